@@ -1,0 +1,160 @@
+"""Puts plain generators on threads of their own, joined by queues.
+
+A stage is a function from an iterator to an iterator; it knows nothing of threads, queues or measuring. `Stages` owns the threads.
+The first failure anywhere cancels every queue, and leaving the `with` block joins all threads and raises it, with its stage's name.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, TypeVar
+
+from trainer.queues import Cancelled, Clock, Meter, MeterReading, Queue, QueueReading
+
+T = TypeVar("T")
+U = TypeVar("U")
+StageFunction = Callable[[Iterator[T]], Iterator[U]]
+
+JOIN_SECONDS = 5.0
+
+
+class StuckError(RuntimeError):
+    """Threads that did not end in time; Python cannot end them, only the process can."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageReading:
+    """A stage's threads added up, in thread-seconds since it began. The three times add up to threads x lifetime."""
+
+    name: str
+    threads: int
+    items: int
+    busy_seconds: float
+    waiting_input_seconds: float
+    waiting_output_seconds: float
+    seconds_since_progress: float
+    """Since any of its threads took an item in or handed one on."""
+    seconds_on_item: float
+    """Longest time that one of its threads has been busy without progress; 0 while all wait or have ended."""
+    running: int
+    """Threads that have not ended."""
+
+
+class Stages:
+    """The threads of a pipeline, as a context manager. Each calls `thread_start` first; `clock` counts seconds, never back."""
+
+    def __init__(self, clock: Clock = time.monotonic, thread_start: Callable[[], object] = lambda: None) -> None:
+        self._clock = clock
+        self._thread_start = thread_start
+        self._threads: list[threading.Thread] = []
+        self._meters: dict[str, list[Meter]] = {}
+        self._queues: list[Queue[Any]] = []
+        self._failure: tuple[str, BaseException] | None = None
+        self._lock = threading.Lock()
+        self.failed_stage: str | None = None
+
+    def start(self, name: str, source: Iterable[T] | Queue[T], *functions: StageFunction[T, U], into: Queue[U]) -> Queue[U]:
+        """Run each of `functions` on a thread of its own, from `source` (a queue that all share, or any iterable) into `into`."""
+        into.open(writers=len(functions))
+        self._queues.append(into)
+        self._meters[name] = [Meter(self._clock) for _ in functions]
+        for number, (function, meter) in enumerate(zip(functions, self._meters[name], strict=True)):
+            arguments = (name, function, source, into, meter)
+            thread = threading.Thread(target=self._run, args=arguments, name=f"{name}-{number}", daemon=True)
+            self._threads.append(thread)
+            thread.start()
+        return into
+
+    def consume(self, name: str, source: Queue[T], give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:
+        """The caller's own thread as the last stage: what it does with an item counts as busy. Ends when `give_up()` is true."""
+        meter = Meter(self._clock)
+        self._meters[name] = [meter]
+        self.failed_stage = name
+        meter.enter("busy")
+        for item in _read(source, meter, give_up):
+            yield item
+            meter.progressed(1)
+            if give_up():
+                break
+        meter.enter(None)
+
+    def read(self) -> list[StageReading]:
+        return [_add_up(name, [meter.read() for meter in meters], self._clock()) for name, meters in list(self._meters.items())]
+
+    def read_queues(self) -> list[QueueReading]:
+        return [queue.read() for queue in list(self._queues)]
+
+    def __enter__(self) -> Stages:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        for queue in self._queues:
+            queue.cancel()
+        deadline = time.monotonic() + JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        if self._failure is not None:
+            self.failed_stage, first = self._failure
+            first.add_note(f"in stage '{self.failed_stage}'")
+            context = first.__context__
+            try:
+                raise first
+            finally:
+                first.__context__ = context  # not `Cancelled`, which only brought the main thread here
+        stuck = [thread.name for thread in self._threads if thread.is_alive()]
+        if error is None and stuck:
+            raise StuckError(f"these threads did not end within {JOIN_SECONDS:g} s: {', '.join(stuck)}")
+        if error is not None and self.failed_stage is not None:
+            error.add_note(f"in stage '{self.failed_stage}'")
+
+    def _run(self, name: str, function: StageFunction[T, U], source: Iterable[T] | Queue[T], into: Queue[U], meter: Meter) -> None:
+        meter.enter("busy")
+        try:
+            self._thread_start()
+            for item in function(_read(source, meter)):
+                into.put(item, meter)
+        except Cancelled:
+            pass
+        except BaseException as error:
+            self._fail(name, error)
+        finally:
+            into.writer_done()
+            meter.enter(None)
+
+    def _fail(self, name: str, error: BaseException) -> None:
+        with self._lock:
+            if self._failure is None:
+                self._failure = (name, error)
+        for queue in self._queues:
+            queue.cancel()
+
+
+def _read(source: Iterable[T] | Queue[T], meter: Meter, give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:
+    if not isinstance(source, Queue):
+        yield from source
+        return
+    while True:
+        try:
+            item = source.get(meter, give_up)
+        except StopIteration:
+            return
+        yield item
+
+
+def _add_up(name: str, readings: list[MeterReading], now: float) -> StageReading:
+    on_item = [now - reading.progress for reading in readings if reading.state == "busy"]
+    return StageReading(
+        name=name,
+        threads=len(readings),
+        items=sum(reading.items for reading in readings),
+        busy_seconds=sum(reading.busy for reading in readings),
+        waiting_input_seconds=sum(reading.waiting_input for reading in readings),
+        waiting_output_seconds=sum(reading.waiting_output for reading in readings),
+        seconds_since_progress=now - max(reading.progress for reading in readings),
+        seconds_on_item=max(on_item, default=0.0),
+        running=sum(reading.state is not None for reading in readings),
+    )
