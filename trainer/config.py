@@ -1,0 +1,220 @@
+"""Every knob of a run: one frozen dataclass for each part, checked before anything is loaded.
+
+A wrong value raises `ConfigError` with the field, the value and the way out. Field docstrings are the help of `--help`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Precision = Literal["auto", "float32", "bfloat16"]
+
+RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+
+
+class ConfigError(ValueError):
+    """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2."""
+
+
+def require(condition: bool, name: str, limit: str, value: object) -> None:
+    """Raise `ConfigError` naming the field, its limit and the value given, unless `condition` holds."""
+    if not condition:
+        raise ConfigError(f"{name} must be {limit}, got {value!r}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class DatasetConfig:
+    max_length: int = 3072
+    """Tokens of a conversation that are kept; the rest is cut off."""
+    template_args: dict[str, str] = field(default_factory=dict)
+    """Extra arguments for the target's chat template, each value in JSON or as a bare word, as in `enable_thinking false`."""
+
+    def __post_init__(self) -> None:
+        require(self.max_length >= 8, "dataset.max_length", "at least 8 tokens", self.max_length)
+
+    def template_values(self) -> dict[str, Any]:
+        """`template_args` with their values read."""
+        return {name: _read_value(word) for name, word in self.template_args.items()}
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchesConfig:
+    token_budget: int = 8192
+    """Context tokens of a batch at most; must hold the longest conversation."""
+    epochs: int = 6
+    """Visits of the data."""
+
+    def __post_init__(self) -> None:
+        require(self.token_budget >= 8, "batches.token_budget", "at least 8 tokens", self.token_budget)
+        require(self.epochs >= 1, "batches.epochs", "at least 1", self.epochs)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrafterConfig:
+    block_size: int = 16
+    """Tokens drafted at once: the anchor and the masked rest."""
+    layers: int = 5
+    """Decoder layers of the drafter."""
+    anchors: int = 512
+    """Anchors drawn from each batch."""
+    target_layers: int = 5
+    """Target layers whose outputs are the features; spread by DFlash's rule."""
+    target_layer_ids: tuple[int, ...] = ()
+    """The tapped layers themselves (0-based), instead of the rule."""
+    mask_token_id: int | None = None
+    """Token that stands for a masked position; by default an unused id of the target's vocabulary."""
+
+    def __post_init__(self) -> None:
+        size = "at least 2 (one anchor, one guess)"
+        require(self.block_size >= 2, "drafter.block_size", size, self.block_size)
+        require(self.layers >= 1, "drafter.layers", "at least 1", self.layers)
+        require(self.anchors >= 1, "drafter.anchors", "at least 1", self.anchors)
+        require(self.target_layers >= 1, "drafter.target_layers", "at least 1", self.target_layers)
+        ids = self.target_layer_ids
+        ordered = all(i >= 0 for i in ids) and list(ids) == sorted(set(ids))
+        require(ordered, "drafter.target_layer_ids", "distinct layer numbers from 0, in rising order", ids)
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossConfig:
+    gamma: float | None = None
+    """Decay of the weight along a block, in tokens; by default 7, 5 or 4 for blocks of 16, 10 or 8 tokens."""
+
+    def __post_init__(self) -> None:
+        require(self.gamma is None or self.gamma > 0, "loss.gamma", "above 0", self.gamma)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    learning_rate: float = 6e-4
+    """Peak of the schedule."""
+    weight_decay: float = 0.01
+    """AdamW's decay of weight matrices; norms are left alone."""
+    warmup_ratio: float = 0.04
+    """Share of the steps over which the rate rises; then it falls along a cosine to 0."""
+    clip: float = 1.0
+    """Largest norm of the gradient."""
+    accumulate: int = 1
+    """Batches per optimizer step."""
+
+    def __post_init__(self) -> None:
+        require(0 < self.learning_rate < 1, "optimizer.learning_rate", "between 0 and 1", self.learning_rate)
+        require(self.weight_decay >= 0, "optimizer.weight_decay", "0 or more", self.weight_decay)
+        require(0 <= self.warmup_ratio <= 1, "optimizer.warmup_ratio", "from 0 to 1", self.warmup_ratio)
+        require(self.clip > 0, "optimizer.clip", "above 0", self.clip)
+        require(self.accumulate >= 1, "optimizer.accumulate", "at least 1", self.accumulate)
+
+
+@dataclass(frozen=True, kw_only=True)
+class QueuesConfig:
+    samples: int = 256
+    """Conversations that may wait to be packed."""
+    batches: int = 4
+    """Batches that may wait for the target."""
+    features: int = 4
+    """Batches of features that may wait for the drafter."""
+    gigabytes: float = 4.0
+    """Memory of each queue at most, in GB (1e9 bytes)."""
+
+    def __post_init__(self) -> None:
+        for name in ("samples", "batches", "features"):
+            require(getattr(self, name) >= 1, f"queues.{name}", "at least 1 item", getattr(self, name))
+        require(self.gigabytes > 0, "queues.gigabytes", "above 0", self.gigabytes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckpointConfig:
+    every: int = 500
+    """Steps from one checkpoint to the next; 0 writes one only at the end."""
+    keep: int = 3
+    """Newest checkpoints that are kept."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, "checkpoint.every", "0 or more steps", self.every)
+        require(self.keep >= 1, "checkpoint.keep", "at least 1", self.keep)
+
+
+@dataclass(frozen=True, kw_only=True)
+class WatchConfig:
+    host: str = "127.0.0.1"
+    """Address that serves `/status` and `/metrics`; only a loopback address is allowed."""
+    port: int = 9400
+    """Its port; 0 takes a free one, -1 serves nothing."""
+    allow_hosts: tuple[str, ...] = ()
+    """Host names accepted beside localhost, as a proxy in front would send them."""
+    sample_seconds: float = 1.0
+    """Time from one sample of queues, stages and devices to the next."""
+    stall_seconds: float = 300.0
+    """A stage that has work and room but makes no progress for so long is called stalled."""
+    console: Literal["auto", "live", "plain", "off"] = "auto"
+    """A live display, plain lines, or nothing; `auto` shows it on terminals."""
+
+    def __post_init__(self) -> None:
+        loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
+        require(loopback, "watch.host", "a loopback address such as 127.0.0.1", self.host)
+        require(-1 <= self.port <= 65535, "watch.port", "from -1 to 65535", self.port)
+        require(self.sample_seconds >= 0.05, "watch.sample_seconds", "at least 0.05", self.sample_seconds)
+        require(self.stall_seconds > 0, "watch.stall_seconds", "above 0", self.stall_seconds)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    target: str
+    """The frozen model: a folder, a hub id, `demo` or `tiny`."""
+    data: str
+    """Conversations: a folder made by `datasets.save_to_disk`, or `demo`."""
+    runs: str = "runs"
+    """Folder of all runs."""
+    name: str | None = None
+    """The run's id; by default date, time and a few random letters."""
+    config: str | None = None
+    """A TOML file with any of these options; flags win."""
+    resume: str | None = None
+    """A run to go on with, by id or folder: its config applies, flags win."""
+    seed: int = 0
+    """Decides the order of the data, the anchors and the first weights."""
+    max_steps: int | None = None
+    """Optimizer steps after which the run ends, if the epochs are not over before."""
+    target_devices: tuple[str, ...] = ("auto",)
+    """One target thread for each, as in `cuda:0 cuda:1` or `cpu cpu`."""
+    drafter_device: str = "auto"
+    """Where the drafter trains."""
+    precision: Precision = "auto"
+    """Of the target's weights and the drafter's arithmetic; `auto` is bfloat16 on GPUs that have it, else float32."""
+    cpu_threads: int | None = None
+    """Threads that torch uses within one stage; by default half of the cores."""
+    dataset: DatasetConfig = field(default_factory=DatasetConfig)
+    batches: BatchesConfig = field(default_factory=BatchesConfig)
+    drafter: DrafterConfig = field(default_factory=DrafterConfig)
+    loss: LossConfig = field(default_factory=LossConfig)
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    queues: QueuesConfig = field(default_factory=QueuesConfig)
+    checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    watch: WatchConfig = field(default_factory=WatchConfig)
+
+    def __post_init__(self) -> None:
+        require(bool(self.target), "target", "a folder, a hub id, `demo` or `tiny`", self.target)
+        require(bool(self.data), "data", "a folder made by datasets.save_to_disk, or `demo`", self.data)
+        letters = "1 to 64 letters, digits, '.', '_' or '-', not starting with '.'"
+        require(self.name is None or RUN_ID.fullmatch(self.name) is not None, "name", letters, self.name)
+        require(self.seed >= 0, "seed", "0 or more", self.seed)
+        require(self.max_steps is None or self.max_steps >= 1, "max_steps", "at least 1", self.max_steps)
+        require(len(self.target_devices) >= 1, "target_devices", "at least one device", self.target_devices)
+        require(self.cpu_threads is None or self.cpu_threads >= 1, "cpu_threads", "at least 1", self.cpu_threads)
+        fits = self.batches.token_budget >= self.dataset.max_length
+        budget = f"at least dataset.max_length ({self.dataset.max_length}), so that every conversation fits into a batch"
+        require(fits, "batches.token_budget", budget, self.batches.token_budget)
+        enough = self.dataset.max_length >= self.drafter.block_size
+        block = f"at most dataset.max_length ({self.dataset.max_length})"
+        require(enough, "drafter.block_size", block, self.drafter.block_size)
+
+
+def _read_value(word: str) -> Any:
+    """`word` as JSON, Python's True and False too, else the word itself."""
+    try:
+        return json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
+    except ValueError:
+        return word
