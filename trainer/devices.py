@@ -1,0 +1,69 @@
+"""Which devices a run uses, and in which precision. Raises `ConfigError` for a device that this machine does not have."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from trainer.config import ConfigError, Precision, TrainConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a run's parts live: a device for each target thread, the drafter's device, and the target's number format."""
+
+    targets: tuple[torch.device, ...]
+    drafter: torch.device
+    precision: torch.dtype
+    cpu_threads: int
+
+    @property
+    def autocast(self) -> bool:
+        """Whether the drafter's products run in bfloat16 (its weights stay float32)."""
+        return self.precision == torch.bfloat16
+
+    def describe(self) -> list[dict[str, Any]]:
+        """Each device once, as `run.json` lists it."""
+        return [
+            {"index": device.index, "name": _name(device), "kind": device.type} for device in dict.fromkeys((*self.targets, self.drafter))
+        ]
+
+
+def place(config: TrainConfig) -> Placement:
+    """Resolve `auto`: the last GPU is the drafter's and the others are the targets'; one GPU is shared; without any, the CPU."""
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    own_targets = [f"cuda:{number}" for number in range(max(1, gpus - 1))] if gpus else ["cpu"]
+    names = [own for name in config.target_devices for own in (own_targets if name == "auto" else [name])]
+    drafter = (f"cuda:{gpus - 1}" if gpus else "cpu") if config.drafter_device == "auto" else config.drafter_device
+    targets = tuple(find_device(name, "target_devices") for name in names)
+    everywhere = (*targets, find_device(drafter, "drafter_device"))
+    return Placement(
+        targets=targets,
+        drafter=everywhere[-1],
+        precision=choose_precision(config.precision, everywhere),
+        cpu_threads=config.cpu_threads or max(1, (os.cpu_count() or 1) // 2),
+    )
+
+
+def find_device(name: str, field: str) -> torch.device:
+    """The device called `name`; `field` is named in the error when there is none such."""
+    have = ["cpu"] + [f"cuda:{number}" for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    wanted = "cuda:0" if name == "cuda" else name
+    if wanted not in have:
+        raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}")
+    return torch.device(wanted)
+
+
+def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) -> torch.dtype:
+    """`auto` is bfloat16 where every device is a GPU that has it, else float32."""
+    if precision == "auto":
+        modern = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
+        return torch.bfloat16 if modern else torch.float32
+    return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def _name(device: torch.device) -> str:
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"

@@ -1,0 +1,168 @@
+"""Station 6. Batches of features in, one optimizer step out: the drafter's side of the run, with its numbers.
+
+Losses of the batches of a step are added up before anything is divided, so packing changes nothing. One transfer from the device per
+step brings every number; it also makes the time that the step took the device's, not the launch's.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, replace
+
+import torch
+
+from trainer.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.checkpoint import Checkpoint, Place
+from trainer.config import TrainConfig
+from trainer.drafter import Drafter
+from trainer.live import StepFacts
+from trainer.loss import decay_for, drafter_loss, estimated_acceptance_length
+from trainer.optimizer import Optimizer
+from trainer.target import FeatureBatch, TargetWeights
+
+SKIPS_IN_A_ROW = 10
+NON_FINITE = ("non_finite_loss", "non_finite_gradient")
+
+
+class DivergedError(RuntimeError):
+    """Training has gone wrong for good: the loss or the gradient was not finite for several steps in a row."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a step did. `skipped` says why its update was left out, or is empty."""
+
+    facts: StepFacts
+    skipped: str = ""
+
+
+class Learner:
+    """The drafter with its optimizer and its place in the data. Used by one thread."""
+
+    def __init__(self, drafter: Drafter, target: TargetWeights, config: TrainConfig, conversations: int, *, autocast: bool) -> None:
+        self.drafter = drafter
+        self.place = Place(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, draft_tokens=0, samples=0)
+        self._target = target
+        self._config = config
+        self._conversations = conversations
+        self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast)
+        self._optimizer = Optimizer(drafter, config.optimizer)
+        self._gamma = config.loss.gamma or decay_for(config.drafter.block_size)
+        self._numbers: list[torch.Tensor] = []
+        self._pending = self.place
+        self._skips = 0
+        self._last_step = time.monotonic()
+
+    @property
+    def progress(self) -> float:
+        """How much of the run is done, 0 to 1: by steps or by visits of the data, whichever is further."""
+        return self._progress_at(self.place)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the last step has been taken; otherwise the data's end decides."""
+        return self.place.step == self._config.max_steps
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Go on from a checkpoint of the same run."""
+        self.drafter.load_state_dict(checkpoint.weights)
+        self._optimizer.load_state_dict(checkpoint.optimizer)
+        self.place = self._pending = checkpoint.place
+
+    def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
+        """The weights and the optimizer's state as they are now."""
+        return self.drafter.state_dict(), self._optimizer.state_dict()
+
+    def learn(self, features: FeatureBatch) -> Outcome | None:
+        """Take in one batch; once there are as many as a step needs, take the step and tell what it did.
+
+        Raises `DivergedError` after too many steps in a row whose update had to be left out.
+        """
+        batch = features.batch
+        anchors = draw_anchors(batch, self._config.drafter.anchors, generator_for(self._config.seed, batch.seq))
+        blocks = lay_blocks(batch, *anchors, self._config.drafter.block_size)
+        with self._autocast:
+            parts = drafter_loss(self.drafter, self._target, features, blocks, self._gamma)
+        parts.weighted.backward()  # type: ignore[no-untyped-call]
+        self._numbers.append(parts.numbers())
+        self._pending = replace(
+            self._pending,
+            next_seq=batch.seq + 1,
+            epoch=batch.after.epoch,
+            position=batch.after.position,
+            context_tokens=self._pending.context_tokens + batch.tokens,
+            draft_tokens=self._pending.draft_tokens + blocks.index_AB.numel(),
+            samples=self._pending.samples + batch.samples,
+        )
+        outcome = self._step() if len(self._numbers) == self._config.optimizer.accumulate else None
+        if outcome is None:
+            # The slot goes back to the target now, so the device must be done with it.
+            self._numbers[-1] = self._numbers[-1].cpu()
+        features.release()
+        return outcome
+
+    def finish(self) -> Outcome | None:
+        """The step over what is left at the end of the data, if anything is."""
+        return self._step() if self._numbers else None
+
+    def _step(self) -> Outcome:
+        device = self._target.head_VD.device
+        total = torch.stack([numbers.to(device) for numbers in self._numbers]).sum(0)
+        norm = self._optimizer.average(total[1])
+        loss_sum, weight, *counts, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
+        self._numbers = []
+        self.place = self._pending = replace(self._pending, step=self.place.step + 1)
+        skipped = _why_skip(loss_sum, weight, grad_norm)
+        if skipped:
+            self._optimizer.forget()
+            rate = 0.0
+        else:
+            rate = self._optimizer.step(self.progress, norm)
+        self._count_skips(skipped)
+        return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
+
+    def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepFacts:
+        now = time.monotonic()
+        seconds, self._last_step = now - self._last_step, now
+        positions = self._config.drafter.block_size - 1
+        hit, asked, kept, at_risk = (counts[start : start + positions] for start in range(0, 4 * positions, positions))
+        return StepFacts(
+            step=self.place.step,
+            seq=self.place.next_seq - 1,
+            epoch=self._visits(self.place),
+            progress_ratio=self.progress,
+            loss=loss,
+            learning_rate=rate,
+            grad_norm=grad_norm,
+            position_accuracy=tuple(right / all_ if all_ else None for right, all_ in zip(hit, asked, strict=True)),
+            estimated_acceptance_length=estimated_acceptance_length(kept, at_risk),
+            context_tokens=self.place.context_tokens,
+            draft_tokens=self.place.draft_tokens,
+            samples=self.place.samples,
+            step_seconds=seconds,
+        )
+
+    def _count_skips(self, skipped: str) -> None:
+        self._skips = self._skips + 1 if skipped in NON_FINITE else 0
+        if self._skips >= SKIPS_IN_A_ROW:
+            raise DivergedError(
+                f"{SKIPS_IN_A_ROW} steps in a row had a {skipped.replace('_', ' ')}: go on from an older checkpoint with --resume, "
+                f"or begin anew with a smaller --optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
+            )
+
+    def _visits(self, place: Place) -> float:
+        return place.epoch + place.position / self._conversations
+
+    def _progress_at(self, place: Place) -> float:
+        by_data = self._visits(place) / self._config.batches.epochs
+        by_steps = place.step / self._config.max_steps if self._config.max_steps else 0.0
+        return min(1.0, max(by_data, by_steps))
+
+
+def _why_skip(loss_sum: float, weight: float, grad_norm: float) -> str:
+    if weight == 0:
+        return "no_draft_tokens"
+    if not math.isfinite(loss_sum):
+        return "non_finite_loss"
+    return "" if math.isfinite(grad_norm) else "non_finite_gradient"

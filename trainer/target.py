@@ -1,0 +1,157 @@
+"""Station 3. Batches in, features out: the frozen target reads each batch once, and the tapped layers' outputs are kept.
+
+The target runs without its head and stops after the deepest tapped layer. Hooks write each tapped layer's output straight into its
+columns of one contiguous tensor, which lies in a ring of slots made at the start: memory is bounded, none is allocated per batch.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+
+from trainer.batches import TokenBatch
+
+
+@dataclass(frozen=True, slots=True)
+class TargetWeights:
+    """What the drafter borrows of the target, frozen, on the drafter's device: its embedding and its head, both [V, D]."""
+
+    embedding_VD: torch.Tensor
+    head_VD: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureBatch:
+    """A batch and its features `feature_TF` (columns: layer by layer), on the drafter's device.
+
+    `release()` gives the slot back; the features must not be read after it.
+    """
+
+    batch: TokenBatch
+    feature_TF: torch.Tensor
+    release: Callable[[], None] = field(default=lambda: None)
+
+    @property
+    def seq(self) -> int:
+        return self.batch.seq
+
+    @property
+    def nbytes(self) -> int:
+        return self.batch.nbytes + self.feature_TF.nbytes
+
+
+class FeatureRing:
+    """Slots of [tokens, width] for features. `take` hands out a free one; there must be one more than can ever be in use."""
+
+    def __init__(self, slots: int, tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
+        self.device = device
+        self._free: SimpleQueue[torch.Tensor] = SimpleQueue()
+        for _ in range(slots):
+            self._free.put(torch.empty(tokens, width, dtype=dtype, device=device))
+
+    def take(self, tokens: int) -> tuple[torch.Tensor, Callable[[], None]]:
+        """Room for `tokens` rows, and how to give it back. Raises `RuntimeError` when no slot is free."""
+        try:
+            slot = self._free.get_nowait()
+        except Empty:
+            raise RuntimeError(
+                "the feature ring has no free slot: it is smaller than the queue and the threads around it"
+            ) from None
+        return slot[:tokens], lambda: self._free.put(slot)
+
+
+class Target:
+    """One copy of the frozen target on one device. `extract` may run on several threads at once."""
+
+    def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...], ring: FeatureRing) -> None:
+        self.device = next(model.parameters()).device
+        self._ring = ring
+        self._width = model.config.get_text_config().hidden_size
+        self._body = _first_layers(model, max(layer_ids) + 1)
+        self._room = threading.local()
+        for place, layer in enumerate(layer_ids):
+            self._body.layers[layer].register_forward_hook(self._keep(place))
+
+    def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
+        """The stage. Where devices are GPUs, the thread that iterates it works on streams of its own."""
+        streams = [torch.cuda.Stream(device) for device in {self._ring.device, self.device} if device.type == "cuda"]
+        for batch in batches:
+            # Contexts are left before each yield: in a generator they would leak into whoever reads it.
+            with torch.no_grad(), _using(streams):
+                features = self._features(batch)
+            for stream in streams:
+                # The device is done before the batch is handed on: its reader needs no event, and the time busy is the device's.
+                stream.synchronize()
+            yield features
+
+    def _features(self, batch: TokenBatch) -> FeatureBatch:
+        feature_TF, release = self._ring.take(batch.tokens)
+        here = batch.to(self.device)
+        if self._ring.device == self.device:
+            self._run(here, feature_TF)
+        else:
+            local_TF = torch.empty_like(feature_TF, device=self.device)
+            self._run(here, local_TF)
+            feature_TF.copy_(local_TF, non_blocking=True)
+        return FeatureBatch(batch.to(self._ring.device), feature_TF, release)
+
+    def _run(self, batch: TokenBatch, feature_TF: torch.Tensor) -> None:
+        self._room.feature_TF = feature_TF
+        try:
+            # Without a mask, transformers takes positions that start again for the borders of packed documents.
+            self._body(input_ids=batch.token_T[None], position_ids=batch.position_T[None], use_cache=False)
+        finally:
+            del self._room.feature_TF
+
+    def _keep(self, place: int) -> Callable[[nn.Module, Any, Any], None]:
+        columns = slice(place * self._width, (place + 1) * self._width)
+
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            feature_TF = getattr(self._room, "feature_TF", None)
+            if feature_TF is not None:  # somebody else may run the whole model, whose layers these are
+                hidden_1TD = output[0] if isinstance(output, tuple) else output
+                feature_TF[:, columns].copy_(hidden_1TD[0])
+
+        return hook
+
+
+def borrow_weights(model: PreTrainedModel, device: torch.device) -> TargetWeights:
+    """The target's embedding and head on the drafter's device. Raises `ValueError` where a head has a bias."""
+    head = model.get_output_embeddings()
+    if head is None or getattr(head, "bias", None) is not None:
+        raise ValueError(f"{type(model).__name__} has no plain output head without a bias, which a DFlash drafter needs")
+    embedding = model.get_input_embeddings().weight.detach()
+    return TargetWeights(embedding.to(device), head.weight.detach().to(device))
+
+
+def _first_layers(model: PreTrainedModel, count: int) -> nn.Module:
+    """The decoder cut off after `count` layers, without its last norm; it shares all weights with `model`."""
+    whole = model.get_decoder()
+    body = copy.copy(whole)
+    body.config = copy.deepcopy(whole.config)
+    body.config.num_hidden_layers = count
+    body._modules = dict(whole._modules)
+    body._modules["layers"] = nn.ModuleList(whole.layers[:count])
+    body._modules["norm"] = nn.Identity()
+    return body.eval()
+
+
+@contextmanager
+def _using(streams: list[torch.cuda.Stream]) -> Iterator[None]:
+    """Make each stream its device's current one.
+
+    A copy between GPUs waits for the current streams of both: on the default ones it would wait for all the drafter's queued work.
+    """
+    with ExitStack() as stack:
+        for stream in streams:
+            stack.enter_context(torch.cuda.stream(stream))
+        yield
