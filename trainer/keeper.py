@@ -1,0 +1,53 @@
+"""When a run's checkpoints are written, and what happens if one cannot be: training goes on, and everybody is told."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+from trainer.checkpoint import folder_bytes, write_checkpoint
+from trainer.learner import Learner
+from trainer.live import Live
+from trainer.preflight import Plan
+from trainer.run import Run
+
+log = logging.getLogger(__name__)
+
+
+class Keeper:
+    """Keeps a run's work safe: `every` so many steps, and at its end."""
+
+    def __init__(self, run: Run, plan: Plan, learner: Learner, live: Live) -> None:
+        self._run = run
+        self._config = plan.config.checkpoint
+        self._facts = plan.identity()
+        self._learner = learner
+        self._live = live
+        self._saved_step = 0
+
+    def restore(self) -> None:
+        """Put the learner where the run's checkpoint left it, if the run goes on from one."""
+        if self._run.checkpoint is not None:
+            self._learner.restore(self._run.checkpoint)
+            self._saved_step = self._learner.place.step
+
+    def save_if_due(self) -> None:
+        every = self._config.every
+        if every and self._learner.place.step % every == 0:
+            self.save()
+
+    def save(self) -> bool:
+        """Write a checkpoint now, unless this step has one; tells whether the step is safe."""
+        place = self._learner.place
+        if place.step == self._saved_step:
+            return True
+        began = time.monotonic()
+        weights, optimizer = self._learner.state()
+        try:
+            path = write_checkpoint(self._run.checkpoints, place, weights, optimizer, self._facts, self._config.keep)
+        except OSError as error:
+            self._live.checkpoint_failed(f"The checkpoint of step {place.step} could not be written: {error}.")
+            return False
+        self._saved_step = place.step
+        self._live.checkpointed(place.step, str(path), folder_bytes(path), time.monotonic() - began)
+        return True
