@@ -1,0 +1,172 @@
+import math
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.fake_live import NOW, sample_status
+from trainer.status_text import (
+    WIDTH,
+    bar,
+    count,
+    duration,
+    number,
+    percent,
+    plain,
+    progress,
+    render,
+    share_cells,
+    shares_bar,
+    size,
+    steps,
+)
+
+
+def line_of(text: str, start: str) -> str:
+    return next(line for line in text.splitlines() if line.startswith(start))
+
+
+def test_the_verdict_comes_first():
+    first, second = render(sample_status(), NOW).splitlines()[:2]
+    assert first == "The target holds the run back: busy 97 %. Without it: up to +34 %, then the drafter holds."
+    assert second == "stage holds · for 12 min · 0.01 device hours lost to waiting"
+
+
+def test_the_run_is_told_in_full():
+    text = render(sample_status(), NOW)
+    assert line_of(text, "run").endswith("demo-x9f2 · running · started 2026-11-30 10:21:03 UTC, 12 min ago")
+    assert line_of(text, "step").endswith("1,240 of 5,000 (25 %) · epoch 1.50 · ETA 2 h 10 min")
+    assert "3.4123 nats per draft token · learning rate 5.90e-04 · gradient norm 0.812" in line_of(text, "loss")
+    assert line_of(text, "rates").endswith("410 context tokens/s · 12.3k draft tokens/s · 0.4 steps/s")
+    assert line_of(text, "acceptance").endswith("2.31 tokens per round, estimated")
+    assert line_of(text, "  accuracy").endswith("by position: 0.61 0.40 0.28 –")
+    assert line_of(text, "checkpoint").endswith("step 1,000 · 3 min ago · runs/demo-x9f2/checkpoints/step-000001000")
+    assert line_of(text, "warnings").endswith("3 conversations were dropped: the chat template refused them")
+
+
+def test_estimated_and_measured_acceptance_keep_their_names():
+    acceptance = sample_status()["acceptance"] | {"measured_length": 2.1, "measured_at_step": 1000}
+    line = line_of(render(sample_status(acceptance=acceptance), NOW), "acceptance")
+    assert line.endswith("2.31 tokens per round, estimated · 2.10 measured at step 1,000")
+
+
+def test_the_flow_strip_has_a_whole_bar_for_each_stage_and_a_fill_for_each_queue():
+    text = render(sample_status(), NOW)
+    assert "█" * 19 + "·" + "     97 %" in line_of(text, "target")
+    assert "█" * 14 + "▒" * 6 in line_of(text, "drafter")
+    assert "█" * 5 + "·" * 15 in line_of(text, "features")
+    assert "1 of 4 · 2.9 MB of 4.0 GB" in line_of(text, "features")
+
+
+def test_devices_or_why_there_are_none():
+    assert "NVIDIA H200 · kernels active 90 % · 81.0 GB of 150 GB · 412 W, 51 °C" in line_of(render(sample_status(), NOW), "GPU 0")
+    without = render(sample_status(devices=[], gpu_sampler={"up": False, "reason": "No GPU figures: no driver."}), NOW)
+    assert "devices     no GPU: figures are the process's\n            No GPU figures: no driver.\n" in without
+
+
+def test_nothing_known_yet_is_still_a_table():
+    text = render({}, NOW)
+    assert text.startswith("No verdict yet.")
+    assert "step        – (–) · epoch – · ETA –" in text
+
+
+def test_values_that_are_not_numbers_are_shown_as_they_are():
+    text = render(sample_status(loss="NaN", grad_norm="Infinity", last_error="RuntimeError: boom"), NOW)
+    assert "NaN nats per draft token" in text
+    assert "gradient norm Infinity" in text
+    assert line_of(text, "error").endswith("RuntimeError: boom")
+
+
+def test_progress_says_where_the_run_may_end_before_its_last_step():
+    assert progress(sample_status()) == "1,240 of 5,000 (25 %)"
+    assert progress(sample_status(progress_ratio=0.9)) == "1,240 of at most 5,000 (90 %)"
+    assert progress(sample_status(max_steps=None)) == "1,240 (25 %)"
+    assert "ETA" not in render(sample_status(state="finished", eta_seconds=0.0), NOW)
+
+
+def test_the_phase_is_told_only_while_it_lasts():
+    assert "starting (loading the target)" in render(sample_status(state="starting", phase="loading the target"), NOW)
+    assert "loading" not in render(sample_status(phase="loading the target"), NOW)
+
+
+def test_a_long_silence_fits_in_its_row():
+    stage = sample_status()["stages"][2] | {"seconds_since_progress": 86_340.0, "items": 123_456_789, "waiting_output_ratio": 1.0}
+    text = render(sample_status(stages=[stage]), NOW)
+    assert line_of(text, "target").endswith("123M  23 h 59 min ago")
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+def test_hostile_and_long_text_stays_inside_its_lines():
+    nasty = "\x1b[31mred\x1b[0m\nnext\ttab\x07" + "x" * 500
+    run = {"id": nasty, "name": nasty, "started_at": nasty}
+    text = render(sample_status(run=run, last_error=nasty, warnings=[nasty], phase=nasty), NOW)
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+    assert max(map(len, text.splitlines())) <= WIDTH
+
+
+@given(st.dictionaries(st.sampled_from(sorted(sample_status())), st.none()))
+def test_any_field_may_be_null(missing):
+    assert max(map(len, render(sample_status(**missing), NOW).splitlines())) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (0, "0"),
+        (840, "840"),
+        (9999, "9999"),
+        (12_345, "12.3k"),
+        (999_499, "999k"),
+        (999_500, "1.00M"),
+        (4.56e6, "4.56M"),
+    ],
+)
+def test_count(value, text):
+    assert count(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.2e9, "1.2 GB"), (150e9, "150 GB"), (999_999_999, "1.0 GB")],
+)
+def test_size(value, text):
+    assert size(value) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "–"),
+        (-3, "0.0 s"),
+        (0.42, "0.4 s"),
+        (38, "38 s"),
+        (59.7, "1 min"),
+        (730, "12 min"),
+        (3720, "1 h 02 min"),
+        (273_600, "3 d 4 h"),
+    ],
+)
+def test_duration(value, text):
+    assert duration(value) == text
+
+
+def test_number_percent_steps_and_bar():
+    assert (number(1.234, ".1f"), number(None), number("NaN", ".1f")) == ("1.2", "–", "NaN")
+    assert (percent(0.974), percent(0.0031, 2), percent(None)) == ("97 %", "0.31 %", "–")
+    assert steps(12_345) == "12,345"
+    assert (bar(0.5, 4), bar(7, 4), bar(None, 4)) == ("██··", "████", "····")
+    assert plain("a\n\x1b[1mb") == "a [1mb"
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda ratios: sum(ratios) > 1e-6))
+def test_shares_always_fill_the_bar(ratios):
+    cells = share_cells(ratios, 24)
+    assert sum(cells) == 24
+    assert all(abs(cell - ratio / math.fsum(ratios) * 24) < 1 + 1e-9 for cell, ratio in zip(cells, ratios, strict=True))
+
+
+def test_unknown_shares_are_blank():
+    assert shares_bar([None, 0.5, 0.5], 8) == " " * 8
+    assert shares_bar([0.0, 0.0, 0.0], 8) == " " * 8
