@@ -1,7 +1,7 @@
 """Station 6. Batches of features in, one optimizer step out: the drafter's side of the run, with its numbers.
 
-Losses of the batches of a step are added up before anything is divided, so packing changes nothing. One transfer from the device per
-step brings every number; it also makes the time that the step took the device's, not the launch's.
+Losses of the batches of a step are added up before anything is divided, so packing changes nothing. One transfer from the device
+per step brings every number; it also makes the time that the step took the device's, not the launch's.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 import torch
 
 from trainer.anchors import draw_anchors, generator_for, lay_blocks
-from trainer.checkpoint import Checkpoint, Place
+from trainer.checkpoint import START, Checkpoint, Place
 from trainer.config import TrainConfig
 from trainer.drafter import Drafter
-from trainer.live import StepFacts
 from trainer.loss import decay_for, drafter_loss, estimated_acceptance_length
+from trainer.moments import StepFacts
 from trainer.optimizer import Optimizer
 from trainer.target import FeatureBatch, TargetWeights
 
@@ -42,7 +42,7 @@ class Learner:
 
     def __init__(self, drafter: Drafter, target: TargetWeights, config: TrainConfig, conversations: int, *, autocast: bool) -> None:
         self.drafter = drafter
-        self.place = Place(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, draft_tokens=0, samples=0)
+        self.place = START
         self._target = target
         self._config = config
         self._conversations = conversations

@@ -1,0 +1,84 @@
+"""`python -m trainer train …` and `python -m trainer prepare …`.
+
+Exit codes: 0 done, or stopped in order by Ctrl-C; 1 the run failed; 2 what was asked for cannot work, and nothing was made; 3 a
+thread could not be ended; 130 a second Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import threading
+from collections.abc import Callable
+
+from trainer.config import ConfigError
+
+USAGE = """usage: python -m trainer COMMAND [options]
+
+  train     train a drafter for a target
+  prepare   make conversations to train on: prompts, answered by the target itself
+
+python -m trainer COMMAND --help tells the options.
+"""
+
+EXIT_FAILED, EXIT_UNUSABLE, EXIT_STUCK, EXIT_INTERRUPTED = 1, 2, 3, 130
+
+
+def main(words: list[str]) -> int:
+    command = COMMANDS.get(words[0] if words else "")
+    if command is None:
+        asked_for_help = words[:1] in (["--help"], ["-h"])
+        print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
+        return 0 if asked_for_help else EXIT_UNUSABLE
+    logging.basicConfig(level=logging.INFO, handlers=[logging.NullHandler()])
+    try:
+        return command(words[1:])
+    except ConfigError as error:
+        print(f"{words[0]}: {error}", file=sys.stderr)
+        return EXIT_UNUSABLE
+    except KeyboardInterrupt:  # before there is a run that could be stopped in order
+        return EXIT_INTERRUPTED
+
+
+def run_train(words: list[str]) -> int:
+    # Imported when it is known that the command needs them: torch and transformers take seconds.
+    from trainer.command import read_train_config
+
+    config = read_train_config(words)
+    from trainer.stages import StuckError
+    from trainer.train import train
+
+    try:
+        train(config, ["python", "-m", "trainer", "train", *words])
+    except ConfigError:
+        raise
+    except StuckError as error:
+        print(f"train: {error}", file=sys.stderr)
+        return EXIT_STUCK
+    except Exception:
+        return EXIT_FAILED  # the console and the log have told it, with its traceback
+    return 0
+
+
+def run_prepare(words: list[str]) -> int:
+    from trainer.command import parse
+    from trainer.prepare import PrepareConfig, prepare
+
+    prepare(parse(PrepareConfig, "prepare", words))
+    return 0
+
+
+def end(code: int) -> None:
+    """End the process, also over threads that did not end: at Python's own exit they could still crash in native code."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if threading.active_count() > 1:
+        os._exit(code)
+    sys.exit(code)
+
+
+COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": run_train, "prepare": run_prepare}
+
+if __name__ == "__main__":
+    end(main(sys.argv[1:]))

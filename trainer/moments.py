@@ -1,0 +1,182 @@
+"""What a step and a sampling tick tell, as plain immutable values, and how each is shown: in `/status`, the record, `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from trainer import metrics
+from trainer.gpus import GpuReading
+from trainer.queues import QueueReading
+from trainer.recorder import Reading
+from trainer.stages import StageReading
+from trainer.verdict import StageShare, Verdict
+
+NO_FIGURES = GpuReading((), False, "No GPU figures yet.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFacts:
+    """One optimizer step. Tokens and samples are counted over the run, resumes included; `step_seconds` since the step before."""
+
+    step: int
+    epoch: float
+    progress_ratio: float | None = None
+    """How much of the run is done, 0 to 1; by default the step's share of `max_steps`."""
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    position_accuracy: tuple[float | None, ...]
+    estimated_acceptance_length: float
+    context_tokens: int
+    draft_tokens: int
+    samples: int
+    step_seconds: float
+    seq: int
+    """Of the newest batch in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step, why its update was left out if it was, and when: on the clock that never goes back, and as Unix time."""
+
+    facts: StepFacts
+    skipped: str
+    at: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """Where this attempt began: counts over the run."""
+
+    step: int = 0
+    context_tokens: int = 0
+    draft_tokens: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Over the last 60 s; None before the first step."""
+
+    context_tokens_per_second: float | None = None
+    draft_tokens_per_second: float | None = None
+    steps_per_second: float | None = None
+    progress_per_second: float | None = None
+    """Share of the run."""
+
+    def shown(self) -> dict[str, Any]:
+        names = ("context_tokens_per_second", "draft_tokens_per_second", "steps_per_second")
+        return {name: None if (rate := getattr(self, name)) is None else round(rate, 4) for name in names}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    verdict: Verdict
+    rates: Rates = Rates()
+    stages: tuple[StageShare, ...] = ()
+    queues: tuple[QueueReading, ...] = ()
+    gpus: GpuReading = NO_FIGURES
+    cpu_cores: float | None = None
+    """Cores that this process kept busy, over the last 60 s."""
+    memory_bytes: int | None = None
+    """Resident memory of this process."""
+    lost_device_seconds: float = 0.0
+
+    def shown(self) -> dict[str, Any]:
+        """The objects that `/status` and `samples.jsonl` have in common."""
+        return {
+            "rates": self.rates.shown(),
+            "stages": [share.shown() for share in self.stages],
+            "queues": [show_queue(queue) for queue in self.queues],
+            "devices": [device.shown() for device in self.gpus.devices],
+            "process": {"cpu_cores": self.cpu_cores, "memory_bytes": self.memory_bytes},
+            "verdict": self.verdict.shown(),
+        }
+
+
+def show_queue(queue: QueueReading) -> dict[str, Any]:
+    return {**asdict(queue), "fill_ratio": round(queue.fill_ratio, 4)}
+
+
+def step_line(facts: StepFacts, elapsed: float) -> dict[str, Any]:
+    """A line of `steps.jsonl`."""
+    return {
+        "step": facts.step,
+        "elapsed": round(elapsed, 4),
+        "epoch": facts.epoch,
+        "loss": facts.loss,
+        "learning_rate": facts.learning_rate,
+        "grad_norm": facts.grad_norm,
+        "position_accuracy": facts.position_accuracy,
+        "estimated_acceptance_length": facts.estimated_acceptance_length,
+        "context_tokens": facts.context_tokens,
+        "draft_tokens": facts.draft_tokens,
+        "samples": facts.samples,
+        "step_seconds": facts.step_seconds,
+    }
+
+
+def step_readings(newest: Stepped | None, base: Base) -> Iterator[Reading]:
+    """For `/metrics`. What only a step can tell is absent before the first."""
+    facts = newest.facts if newest else None
+    yield Reading(metrics.STEPS, facts.step - base.step if facts else 0)
+    yield Reading(metrics.SAMPLES, facts.samples - base.samples if facts else 0)
+    yield Reading(metrics.TOKENS, facts.context_tokens - base.context_tokens if facts else 0, ("context",))
+    yield Reading(metrics.TOKENS, facts.draft_tokens - base.draft_tokens if facts else 0, ("draft",))
+    yield Reading(metrics.LAST_STEP_TIME, newest.time if newest else 0)
+    if facts is None:
+        return
+    yield Reading(metrics.LOSS, facts.loss)
+    yield Reading(metrics.LEARNING_RATE, facts.learning_rate)
+    yield Reading(metrics.GRAD_NORM, facts.grad_norm)
+    yield Reading(metrics.ESTIMATED_ACCEPTANCE, facts.estimated_acceptance_length)
+    for position, accuracy in enumerate(facts.position_accuracy, start=1):
+        yield Reading(metrics.POSITION_ACCURACY, accuracy, (str(position),))
+
+
+def stage_readings(stages: list[StageReading]) -> Iterator[Reading]:
+    """For `/metrics`. A stage that has not begun has spent no time yet."""
+    known = {stage.name: stage for stage in stages}
+    for name in metrics.STAGES:
+        stage = known.get(name) or StageReading(name, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+        seconds = (stage.busy_seconds, stage.waiting_input_seconds, stage.waiting_output_seconds)
+        yield from (
+            Reading(metrics.STAGE_SECONDS, spent, (name, state)) for state, spent in zip(metrics.STAGE_STATES, seconds, strict=True)
+        )
+        yield Reading(metrics.STAGE_THREADS, stage.threads, (name,))
+        yield Reading(metrics.STAGE_ITEMS, stage.items, (name,))
+        yield Reading(metrics.STAGE_IDLE, stage.seconds_since_progress, (name,))
+
+
+def queue_readings(queues: list[QueueReading]) -> Iterator[Reading]:
+    known = {queue.name: queue for queue in queues}
+    for name in metrics.QUEUES:
+        queue = known.get(name) or QueueReading(name, 0, 0, 0, 0)
+        yield Reading(metrics.QUEUE_ITEMS, queue.items, (name,))
+        yield Reading(metrics.QUEUE_CAPACITY_ITEMS, queue.capacity_items, (name,))
+        yield Reading(metrics.QUEUE_BYTES, queue.bytes, (name,))
+        yield Reading(metrics.QUEUE_CAPACITY_BYTES, queue.capacity_bytes, (name,))
+
+
+def gpu_readings(gpus: GpuReading) -> Iterator[Reading]:
+    yield Reading(metrics.GPU_SAMPLER_UP, float(gpus.up))
+    for device in gpus.devices:
+        labels = (str(device.index),)
+        yield Reading(metrics.GPU_KERNEL_ACTIVE, device.kernel_active_ratio, labels)
+        yield Reading(metrics.GPU_MEMORY_USED, device.memory_used_bytes, labels)
+        yield Reading(metrics.GPU_MEMORY_TOTAL, device.memory_total_bytes, labels)
+        yield Reading(metrics.GPU_POWER, device.power_watts, labels)
+        yield Reading(metrics.GPU_TEMPERATURE, device.temperature_celsius, labels)
+
+
+def verdict_readings(verdict: Verdict) -> Iterator[Reading]:
+    """1 for the present verdict, 0 for every other there can be."""
+    of_a_stage = ("stage_holds", "stalled")
+    present = (verdict.state, (verdict.stage or "") if verdict.state in of_a_stage else "")
+    several = [(state, stage) for state in of_a_stage for stage in metrics.STAGES]
+    for labels in [*several, *((state, "") for state in metrics.VERDICT_STATES if state != "stage_holds")]:
+        yield Reading(metrics.VERDICT, float(labels == present), labels)
+    yield Reading(metrics.HEADROOM, verdict.headroom_ratio)

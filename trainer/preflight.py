@@ -1,0 +1,75 @@
+"""Everything about a run that can be wrong, found before a weight is loaded or a folder made. Raises `ConfigError`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from datasets import Dataset
+from transformers import PretrainedConfig
+
+from trainer.chat import Chat
+from trainer.config import TrainConfig
+from trainer.conversations import fingerprint, load_conversations
+from trainer.dataset import check_learnable
+from trainer.devices import Placement, place
+from trainer.drafter import choose_layer_ids
+from trainer.models import TargetDescription, check_mask_token_id, describe, find_mask_token_id, load_config, load_tokenizer
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What a run will be made of, all of it checked."""
+
+    config: TrainConfig
+    placement: Placement
+    conversations: Dataset
+    fingerprint: str
+    chat: Chat
+    target: TargetDescription
+    architecture: PretrainedConfig
+    layer_ids: tuple[int, ...]
+    mask_token_id: int
+
+    def identity(self) -> dict[str, Any]:
+        """What a checkpoint of this run fits: a run with another identity cannot go on from it."""
+        drafter = self.config.drafter
+        return {
+            "target": self.target.name,
+            "data": self.fingerprint,
+            "seed": self.config.seed,
+            "block_size": drafter.block_size,
+            "layers": drafter.layers,
+            "layer_ids": list(self.layer_ids),
+            "mask_token_id": self.mask_token_id,
+            "token_budget": self.config.batches.token_budget,
+            "max_length": self.config.dataset.max_length,
+            "accumulate": self.config.optimizer.accumulate,
+        }
+
+
+def check(config: TrainConfig) -> Plan:
+    """Look at devices, data and target, the cheap way: configs, tokenizer and the first conversations, but no weights."""
+    placement = place(config)
+    conversations = load_conversations(config.data)
+    target = describe(config.target)
+    tokenizer = load_tokenizer(config.target)
+    architecture = load_config(config.target).get_text_config()
+    layer_ids = choose_layer_ids(target.layers, config.drafter)
+    mask_token_id = config.drafter.mask_token_id
+    if mask_token_id is None:
+        mask_token_id = find_mask_token_id(architecture, tokenizer)
+    check_mask_token_id(mask_token_id, architecture, tokenizer)
+    chat = Chat(tokenizer, max_length=config.dataset.max_length, template_args=config.dataset.template_values())
+    check_learnable(conversations, chat)
+    return Plan(
+        config=config,
+        placement=placement,
+        conversations=conversations,
+        fingerprint=fingerprint(conversations),
+        chat=chat,
+        target=target,
+        architecture=architecture,
+        layer_ids=layer_ids,
+        mask_token_id=mask_token_id,
+    )

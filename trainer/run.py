@@ -1,0 +1,153 @@
+"""A run's folder and identity: made new, or found again by `--resume`."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import importlib.metadata
+import os
+import platform
+import secrets
+import socket
+import subprocess
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import orjson
+
+from trainer.checkpoint import START, Checkpoint, Place, newest_checkpoint
+from trainer.config import ConfigError, TrainConfig
+from trainer.preflight import Plan
+from trainer.record import next_attempt, write_run_json
+
+LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run's folder, what `run.json` says of it, and the checkpoint that this attempt goes on from."""
+
+    folder: Path
+    facts: dict[str, Any]
+    attempt: int
+    checkpoint: Checkpoint | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def start(self) -> Place:
+        """Where this attempt begins."""
+        return self.checkpoint.place if self.checkpoint else START
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+
+def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
+    """Make a new run's folder, or find the one to resume. Raises `ConfigError`."""
+    return _resume(config, plan) if config.resume else _create(config, plan, command)
+
+
+def find_run(name: str, runs: Path) -> Path:
+    """The folder of a run, given by its path or by its id under `runs`."""
+    for folder in (Path(name), runs / name):
+        if (folder / "run.json").is_file():
+            return folder
+    known = sorted((path.parent.name for path in runs.glob("*/run.json")), reverse=True)
+    have = f"runs there: {', '.join(known[:5])}" if known else "there are no runs there"
+    raise ConfigError(f"resume names {name!r}, which is no run in {runs} ({have})")
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """A run's `run.json`."""
+    try:
+        facts = orjson.loads((folder / "run.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{folder / 'run.json'} cannot be read: {error}") from error
+    return dict(facts)
+
+
+def _create(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
+    now = datetime.datetime.now(datetime.UTC)
+    name = config.name or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    folder = Path(config.runs) / name
+    facts = run_facts(name, now, command, plan)
+    try:
+        folder.mkdir(parents=True)
+        write_run_json(folder, facts)
+    except FileExistsError:
+        raise ConfigError(
+            f"run {name!r} exists in {config.runs}: go on with it by --resume {name}, or choose another --name"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"the run's folder {folder} cannot be made: {error.strerror}; choose another with --runs") from error
+    return Run(folder=folder, facts=facts, attempt=0, warnings=(plan.target.note,) if plan.target.note else ())
+
+
+def _resume(config: TrainConfig, plan: Plan) -> Run:
+    folder = find_run(str(config.resume), Path(config.runs))
+    checkpoint, refused = newest_checkpoint(folder / "checkpoints")
+    if checkpoint is None:
+        raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
+    for name, now in plan.identity().items():
+        before = checkpoint.facts.get(name)
+        if before != now:
+            raise ConfigError(
+                f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
+            )
+    warnings = tuple(f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused)
+    return Run(folder=folder, facts=read_facts(folder), attempt=next_attempt(folder), checkpoint=checkpoint, warnings=warnings)
+
+
+def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
+    """What `run.json` holds (docs/record.md)."""
+    config, target = plan.config, plan.target
+    return {
+        "schema": 1,
+        "id": name,
+        "name": name,
+        "started_at": now.isoformat(timespec="seconds"),
+        "command": command,
+        "git_commit": git_commit(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "versions": versions(),
+        "config": dataclasses.asdict(config),
+        "max_steps": config.max_steps,
+        "devices": plan.placement.describe(),
+        "target": {
+            "name": target.name,
+            "architecture": target.architecture,
+            "layers": target.layers,
+            "hidden_size": target.hidden_size,
+            "vocab_size": target.vocab_size,
+            "layer_ids": list(plan.layer_ids),
+            "precision": str(plan.placement.precision).removeprefix("torch."),
+            "note": target.note,
+        },
+        "drafter": {
+            "layers": config.drafter.layers,
+            "block_size": config.drafter.block_size,
+            "mask_token_id": plan.mask_token_id,
+        },
+        "data": {"path": config.data, "conversations": len(plan.conversations), "fingerprint": plan.fingerprint},
+    }
+
+
+def versions() -> dict[str, str]:
+    project = tomllib.loads((Path(__file__).parent.parent / "pyproject.toml").read_text())["project"]
+    found = {"draftscope": project["version"], "python": platform.python_version()}
+    for library in LIBRARIES:
+        found[library] = importlib.metadata.version(library)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the code that runs, where it is a git checkout."""
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None

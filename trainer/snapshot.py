@@ -1,0 +1,124 @@
+"""All that is known of a run at one moment, and how it is shown: as the answer of `/status`, and as numbers for `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trainer import metrics
+from trainer.moments import Base, Stepped, Tick, step_readings, verdict_readings
+from trainer.record import strict
+from trainer.recorder import Reading
+from trainer.verdict import Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpointed:
+    """The newest whole checkpoint; `at` on the clock that never goes back, `time` as Unix time."""
+
+    step: int
+    path: str
+    at: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    run: Mapping[str, Any]
+    """As in `run.json`, as far as it is known."""
+    state: str
+    phase: str
+    step: int
+    progress_ratio: float | None
+    newest: Stepped | None
+    base: Base
+    tick: Tick
+    verdict: Verdict
+    checkpoint: Checkpointed | None
+    last_error: str | None
+    warnings: tuple[str, ...]
+    began_time: float
+    """Unix time at which this attempt began."""
+    elapsed: float
+    """Seconds of this attempt."""
+    now: float
+    """On the clock that never goes back."""
+    watch_seconds: float
+    record_errors: int
+
+
+def status_of(known: Snapshot) -> dict[str, Any]:
+    """The answer of `GET /status` (design §7): strict JSON, where NaN and infinities are words."""
+    newest = known.newest.facts if known.newest else None
+    status = {
+        "run": {key: known.run.get(key) for key in ("id", "name", "started_at", "command")},
+        "state": known.state,
+        "phase": known.phase,
+        "step": known.step,
+        "max_steps": known.run.get("max_steps"),
+        "epoch": newest.epoch if newest else None,
+        "progress_ratio": known.progress_ratio,
+        "eta_seconds": _eta(known),
+        "loss": newest.loss if newest else None,
+        "learning_rate": newest.learning_rate if newest else None,
+        "grad_norm": newest.grad_norm if newest else None,
+        "acceptance": _acceptance(known),
+        **known.tick.shown(),
+        "verdict": known.verdict.shown(),
+        "gpu_sampler": {"up": known.tick.gpus.up, "reason": known.tick.gpus.reason},
+        "checkpoint": _checkpoint(known),
+        "last_error": known.last_error,
+        "warnings": known.warnings,
+        "watching": _watching(known),
+        "versions": known.run.get("versions") or {},
+    }
+    return dict(strict(status))
+
+
+def _eta(known: Snapshot) -> float | None:
+    """From the pace of the last 60 s; None while there is none, and for a run that ended before its time."""
+    done, pace = known.progress_ratio, known.tick.rates.progress_per_second
+    if known.state in ("finished", "failed"):
+        return 0.0 if known.state == "finished" and done == 1 else None
+    return round((1 - done) / pace, 1) if done is not None and pace else None
+
+
+def _acceptance(known: Snapshot) -> dict[str, Any]:
+    newest = known.newest.facts if known.newest else None
+    return {
+        "estimated_length": newest.estimated_acceptance_length if newest else None,
+        "position_accuracy": newest.position_accuracy if newest else [],
+        "measured_length": None,
+        "measured_at_step": None,
+    }
+
+
+def _checkpoint(known: Snapshot) -> dict[str, Any]:
+    newest = known.checkpoint
+    if newest is None:
+        return {"step": None, "path": None, "age_seconds": None}
+    return {"step": newest.step, "path": newest.path, "age_seconds": round(known.now - newest.at, 1)}
+
+
+def _watching(known: Snapshot) -> dict[str, Any]:
+    ratio = known.watch_seconds / known.elapsed if known.elapsed > 0 else 0.0
+    return {"seconds": round(known.watch_seconds, 6), "ratio": round(ratio, 6)}
+
+
+def readings_of(known: Snapshot) -> Iterator[Reading]:
+    """What the run itself knows, for `/metrics`; stages, queues and devices are the sampler's."""
+    target, versions = known.run.get("target") or {}, known.run.get("versions") or {}
+    labels = (known.run.get("id"), target.get("name"), versions.get("draftscope"), known.run.get("git_commit"))
+    yield Reading(metrics.RUN_INFO, 1, tuple(str(label or "") for label in labels))
+    yield Reading(metrics.START_TIME, known.began_time)
+    yield Reading(metrics.GLOBAL_STEP, known.step)
+    yield Reading(metrics.MAX_STEPS, known.run.get("max_steps"))
+    for state in metrics.RUN_STATES:
+        yield Reading(metrics.STATE, float(state == known.state), (state,))
+    yield from verdict_readings(known.verdict)
+    yield Reading(metrics.LOST_DEVICE_SECONDS, known.tick.lost_device_seconds)
+    yield Reading(metrics.CHECKPOINT_STEP, known.checkpoint.step if known.checkpoint else 0)
+    yield Reading(metrics.CHECKPOINT_TIME, known.checkpoint.time if known.checkpoint else 0.0)
+    yield Reading(metrics.RECORD_ERRORS, known.record_errors)
+    yield from step_readings(known.newest, known.base)

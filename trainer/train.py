@@ -1,0 +1,76 @@
+"""The road: what happens to a conversation until the drafter has learnt from it, told once and in order.
+
+dataset ──samples──▶ batches ──batches──▶ target x N ──features──▶ drafter
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+import torch
+
+from trainer.config import TrainConfig
+from trainer.preflight import Plan, check
+from trainer.dataset import Sample, Tokeniser, Visits
+from trainer.batches import TokenBatch, pack
+from trainer.target import FeatureBatch
+from trainer.learner import Learner
+from trainer.keeper import Keeper
+from trainer.loading import load
+from trainer.queues import OrderedQueue, Queue
+from trainer.run import Run, open_run
+from trainer.stages import Stages
+from trainer.watch import Watch, interruptible, listening
+
+
+def train(config: TrainConfig, command: list[str]) -> None:
+    """Train a drafter as `config` says. Raises `ConfigError` before anything is made, or whatever ended the run after that."""
+    plan = check(config)
+    with interruptible() as stop, listening(config.watch) as server:
+        run = open_run(config, plan, command)
+        with Watch(run, config.watch, server) as watch:
+            watch.finish(travel(plan, run, watch, stop))
+
+
+def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
+    """The whole road, from loading the target to the last checkpoint; returns the run's last words."""
+    config, live = plan.config, watch.live
+    torch.set_num_threads(plan.placement.cpu_threads)
+    learner, targets = load(plan, live)
+    keeper = Keeper(run, plan, learner, live)
+    keeper.restore()
+    start, size = run.start, int(config.queues.gigabytes * 1e9)
+
+    with Stages(thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads)) as stages:
+        watch.observe(stages)
+        visits = Visits(plan.conversations, config.seed, config.batches.epochs, start=(start.epoch, start.position))
+        samples = Queue[Sample]("samples", config.queues.samples, size)
+        stages.start("dataset", visits, Tokeniser(plan.chat, live.dropped), into=samples)
+
+        packing = partial(pack, token_budget=config.batches.token_budget, first_seq=start.next_seq)
+        batches = Queue[TokenBatch]("batches", config.queues.batches, size)
+        stages.start("batches", samples, packing, into=batches)
+
+        features = OrderedQueue[FeatureBatch]("features", config.queues.features, size, first_seq=start.next_seq)
+        stages.start("target", batches, *[target.extract for target in targets], into=features)
+
+        for batch in stages.consume("drafter", features, give_up=stop.is_set):
+            if (outcome := learner.learn(batch)) is not None:
+                live.stepped(outcome.facts, outcome.skipped)
+                keeper.save_if_due()
+            if learner.is_done:
+                break
+        else:
+            if not stop.is_set() and (outcome := learner.finish()) is not None:
+                live.stepped(outcome.facts, outcome.skipped)
+    live.set_state("finishing")
+    keeper.save()
+    return last_words(run, learner, interrupted=stop.is_set())
+
+
+def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
+    step = learner.place.step
+    if interrupted:
+        return f"Stopped as asked after step {step:,}. Go on with: python -m trainer train --resume {run.folder.name}"
+    return f"Finished after step {step:,}. The drafter lies in {run.checkpoints / 'latest'}."
