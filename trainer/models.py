@@ -1,0 +1,208 @@
+"""The target by name: a folder, a hub id, `demo` or `tiny` in, its config, tokenizer and weights out.
+
+`describe` and `load_tokenizer` read no weights, so that a wrong name or an unfit tokenizer is found before anything else happens.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import re
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from huggingface_hub import constants as hub
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from trainer import smollm2
+from trainer.config import ConfigError
+from trainer.tiny import tiny_config, tiny_model, tiny_tokenizer
+
+ACCEPTED = "give a folder with config.json and weights, a hub id such as `Qwen/Qwen3-8B`, `demo` or `tiny`"
+HUB_ID = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
+WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "pytorch_model*.bin.index.json")
+
+# How tokenizers name the ids that they keep in reserve: <|reserved_special_token_247|>, <unused98>, [control_768], <SPECIAL_999> …
+RESERVED = re.compile(r"[<\[]\W*(reserved|unused|control|special|extra|dummy|placeholder)\w*\d\W*[>\]]", re.IGNORECASE)
+MASK = re.compile(r"[<\[]\W*mask\W*[>\]]", re.IGNORECASE)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetDescription:
+    """What is known of a target before its weights are read.
+
+    `name` is what was asked for, `source` what is loaded: a folder, a hub id or `tiny`. `note` is a sentence where the two are
+    different models, else "".
+    """
+
+    name: str
+    source: str
+    architecture: str
+    layers: int
+    hidden_size: int
+    vocab_size: int
+    max_positions: int
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    place: str
+    note: str = ""
+
+
+def describe(name: str) -> TargetDescription:
+    """Read the target's config. Raises `ConfigError` where there is no such model or it is not one that drafters are made for."""
+    source, config = _resolve(name), load_config(name)
+    text = config.get_text_config()
+    for needed in ("num_hidden_layers", "hidden_size", "vocab_size"):
+        if not isinstance(getattr(text, needed, None), int):
+            raise ConfigError(f"target {name!r} is no decoder-only language model (its config has no {needed}): {ACCEPTED}")
+    return TargetDescription(
+        name=name,
+        source=source.place,
+        architecture=(getattr(config, "architectures", None) or [config.model_type])[0],
+        layers=text.num_hidden_layers,
+        hidden_size=text.hidden_size,
+        vocab_size=text.vocab_size,
+        max_positions=getattr(text, "max_position_embeddings", 0) or 0,
+        note=source.note,
+    )
+
+
+def load_config(name: str) -> Any:
+    """The target's `transformers` config."""
+    source = _resolve(name)
+    return tiny_config() if source.place == "tiny" else _read(name, source, AutoConfig, "config")
+
+
+def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
+    """The target's tokenizer: fast (its offsets make the loss mask) and with a chat template, else `ConfigError`."""
+    source = _resolve(name)
+    tokenizer = tiny_tokenizer() if source.place == "tiny" else _read(name, source, AutoTokenizer, "tokenizer")
+    if not getattr(tokenizer, "is_fast", False):
+        way = "load and save it once with AutoTokenizer.from_pretrained(..., use_fast=True), so that it has a tokenizer.json"
+        raise ConfigError(f"target {name!r} has a slow tokenizer, which cannot say where in the text a token lies: {way}")
+    if not tokenizer.chat_template:
+        way = "use the model's instruct version, or put its template into chat_template.jinja beside tokenizer.json"
+        raise ConfigError(f"target {name!r} has no chat template: {way}")
+    return tokenizer
+
+
+def load_target_model(name: str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
+    """The target's weights in `dtype` on `device`, frozen and in evaluation mode."""
+    source = _resolve(name)
+    model = tiny_model(dtype) if source.place == "tiny" else _read(name, source, AutoModelForCausalLM, "weights", dtype=dtype)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def find_mask_token_id(config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
+    """An id of the target's vocabulary that no text uses, to stand for a masked position.
+
+    The first id behind the tokenizer's own where the embeddings have one to spare (Qwen3: 151669), else a token named as a mask,
+    else the last one named as a reserve, else the last special token that no conversation needs. Raises `ConfigError` if all fail.
+    """
+    vocabulary: dict[str, int] = tokenizer.get_vocab()
+    beyond = max(len(tokenizer), 1 + max(vocabulary.values()))
+    if beyond < config.vocab_size:
+        return beyond
+    taken = _end_ids(config, tokenizer) | {tokenizer.bos_token_id, tokenizer.unk_token_id}
+    template = str(tokenizer.chat_template)
+    special: dict[str, int] = {token.content: id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+    for tokens, name in ((vocabulary, MASK), (vocabulary, RESERVED), (special, re.compile(".*"))):
+        free = [id_ for token, id_ in tokens.items() if name.fullmatch(token) and id_ not in taken and token not in template]
+        if in_range := [id_ for id_ in free if id_ < config.vocab_size]:
+            return max(in_range)
+    raise ConfigError("the target's vocabulary has no unused token to mask with: name one with --drafter.mask-token-id")
+
+
+def check_mask_token_id(mask_token_id: int, config: Any, tokenizer: PreTrainedTokenizerFast) -> None:
+    """Raise `ConfigError` for an id outside the vocabulary, and for the pad or an end token, which texts do hold."""
+    if not 0 <= mask_token_id < config.vocab_size:
+        limit = f"from 0 to {config.vocab_size - 1}, the target's vocabulary"
+        raise ConfigError(f"drafter.mask_token_id must be {limit}, got {mask_token_id}")
+    if mask_token_id in _end_ids(config, tokenizer):
+        token = tokenizer.convert_ids_to_tokens(mask_token_id)
+        way = "leave it out to have an unused one found"
+        raise ConfigError(f"drafter.mask_token_id must not be a pad or end token, got {mask_token_id} ({token}): {way}")
+
+
+def _end_ids(config: Any, tokenizer: PreTrainedTokenizerFast) -> set[int | None]:
+    ends: set[int | None] = {tokenizer.pad_token_id, tokenizer.eos_token_id, getattr(config, "pad_token_id", None)}
+    named = getattr(config, "eos_token_id", None)
+    return ends | set(named if isinstance(named, list | tuple) else [named])
+
+
+def quiet_libraries() -> None:
+    """No progress bars and no advice from `transformers`; downloads still show theirs, since they can take an hour."""
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@functools.cache
+def _resolve(name: str) -> _Source:
+    quiet_libraries()
+    if name == "tiny":
+        return _Source("tiny")
+    if name == "demo":
+        return _resolve_demo()
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        _check_folder(name, folder)
+        return _Source(str(folder))
+    if folder.exists() or not HUB_ID.fullmatch(name):
+        raise ConfigError(f"target {name!r} is no folder and no hub id: {ACCEPTED}")
+    return _Source(name)
+
+
+def _resolve_demo() -> _Source:
+    if missing := smollm2.missing_parts():
+        note = f"The demo target cannot be had, since {missing}; a tiny random target stands in for it."
+        log.warning(note)
+        return _Source("tiny", note)
+    return _Source(str(smollm2.demo_folder()))
+
+
+def _check_folder(name: str, folder: Path) -> None:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"target {name!r} is a folder without a config.json: {ACCEPTED}")
+    if not any(any(folder.glob(pattern)) for pattern in WEIGHTS):
+        raise ConfigError(f"target {name!r} is a folder without weights (model.safetensors): {ACCEPTED}")
+
+
+def _read(name: str, source: _Source, loader: Any, part: str, **arguments: Any) -> Any:
+    """`loader.from_pretrained`, with every failure told in one sentence."""
+    if not Path(source.place).is_dir():
+        arguments["local_files_only"] = _hub_is_unreachable()
+    try:
+        return loader.from_pretrained(source.place, trust_remote_code=False, **arguments)
+    except Exception as error:  # whatever a wrong name or a broken folder makes of the hub, JSON, safetensors and pickle
+        if arguments.get("local_files_only"):
+            raise ConfigError(
+                f"target {name!r} is no folder here, and the hub ({hub.ENDPOINT}) cannot be reached to look for it: {ACCEPTED}"
+            ) from error
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"the {part} of target {name!r} cannot be read ({reason}): {ACCEPTED}") from error
+
+
+@functools.cache
+def _hub_is_unreachable() -> bool:
+    """Whether nobody is to ask the hub, or its name is unknown here: its own client would try for 20 s before it says so."""
+    if hub.HF_HUB_OFFLINE:
+        return True
+    if any(os.environ.get(variable) for variable in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+        return False
+    host = re.sub(r"^\w+://|[:/].*$", "", hub.ENDPOINT.rstrip("/"))
+    try:
+        socket.getaddrinfo(host, 443)
+    except OSError:
+        return True
+    return False
