@@ -1,0 +1,168 @@
+"""Routes: the page, its files, the runs as JSON, and a stream of what is new."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection
+from typing import Annotated, Any
+
+import orjson
+from fastapi import Depends, FastAPI, HTTPException, Query, Request
+from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+from starlette.middleware.gzip import GZipMiddleware
+
+from dashboard import assets, charts
+from dashboard.guard import Guard
+from dashboard.live import Cursor, tick
+from dashboard.run import Run
+from dashboard.runs import Runs
+from dashboard.views import range_series, summary
+
+MOST_STREAMS = 32
+TICK_SECONDS = 1.0
+LOOK_SECONDS = 0.1
+
+
+def json(content: Any) -> Response:
+    return Response(
+        orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS),
+        media_type="application/json",
+        headers={"cache-control": "no-store"},
+    )
+
+
+def create_app(runs: Runs, allow_hosts: Collection[str] = ()) -> FastAPI:
+    """The web app over `runs`, which the caller has entered; it ends its streams once `runs.closing` is set."""
+    app = FastAPI(title="Draftscope dashboard", docs_url=None, redoc_url=None, openapi_url=None)
+    app.state.runs = runs
+    app.state.assets = assets.load()
+    app.state.streams = 0
+    app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
+    app.add_middleware(Guard, allowed=allow_hosts)
+    _add_page(app)
+    _add_data(app)
+    _add_stream(app)
+    return app
+
+
+def opened(run_id: str, request: Request) -> Run:
+    run: Run | None = request.app.state.runs.run(run_id)
+    if run is None:
+        raise HTTPException(404, f"There is no run {run_id!r} in {request.app.state.runs.root}.")
+    return run
+
+
+OpenedRun = Annotated[Run, Depends(opened)]
+
+
+def _add_page(app: FastAPI) -> None:
+    held: assets.Assets = app.state.assets
+    page_headers = {"cache-control": "no-cache", "etag": f'"{held.version}"'}
+
+    @app.get("/healthz")
+    def healthz() -> PlainTextResponse:
+        return PlainTextResponse("ok\n")
+
+    @app.get("/")
+    def index() -> Response:
+        newest = app.state.runs.list()[:1]
+        if newest:
+            return RedirectResponse(f"/runs/{newest[0]['id']}", headers={"cache-control": "no-store"})
+        return HTMLResponse(held.page, headers={"cache-control": "no-store"})
+
+    @app.get("/runs/{run_id}")
+    def run_page(run_id: str, request: Request) -> Response:
+        if app.state.runs.folder(run_id) is None:
+            return HTMLResponse(held.page, status_code=404, headers=page_headers)
+        if request.headers.get("if-none-match") == page_headers["etag"]:
+            return Response(status_code=304, headers=page_headers)
+        return HTMLResponse(held.page, headers=page_headers)
+
+    @app.get("/static/{version}/{name}")
+    def static(version: str, name: str, request: Request) -> Response:
+        asset = held.files.get(name)
+        if asset is None:
+            raise HTTPException(404, f"There is no file {name!r}.")
+        forever = "public, max-age=31536000, immutable" if version == held.version else "no-cache"
+        headers = {"cache-control": forever, "etag": asset.etag, "vary": "accept-encoding"}
+        if request.headers.get("if-none-match") == asset.etag:
+            return Response(status_code=304, headers=headers)
+        if "gzip" in request.headers.get("accept-encoding", ""):
+            return Response(asset.packed, media_type=asset.media_type, headers={**headers, "content-encoding": "gzip"})
+        return Response(asset.plain, media_type=asset.media_type, headers=headers)
+
+
+def _add_data(app: FastAPI) -> None:
+    runs: Runs = app.state.runs
+
+    @app.get("/api/runs")
+    def list_runs() -> Response:
+        return json({"root": str(runs.root), "root_exists": runs.root.is_dir(), "runs": runs.list()})
+
+    @app.get("/api/charts")
+    def list_charts() -> Response:
+        return json(charts.described())
+
+    @app.get("/api/runs/{run_id}")
+    def show(run: OpenedRun) -> Response:
+        return json(summary(run))
+
+    @app.get("/api/runs/{run_id}/series")
+    def show_series(
+        run: OpenedRun,
+        metric: Annotated[str, Query(description="column names with commas between; or `steps` or `samples` for all of a file")],
+        x: Annotated[str, Query(pattern="^(step|tokens|time)$")] = "step",
+        low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
+        high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
+    ) -> Response:
+        try:
+            return json(range_series(run, metric, x, low, high))
+        except KeyError as error:
+            raise HTTPException(404, str(error.args[0])) from None
+
+
+def _add_stream(app: FastAPI) -> None:
+    runs: Runs = app.state.runs
+
+    async def slot() -> AsyncIterator[None]:
+        if app.state.streams >= MOST_STREAMS:
+            raise HTTPException(503, f"{MOST_STREAMS} pages are being kept live already; close one.", headers={"retry-after": "10"})
+        app.state.streams += 1
+        try:
+            yield
+        finally:
+            app.state.streams -= 1
+
+    @app.get("/api/runs/{run_id}/events", response_class=EventSourceResponse, dependencies=[Depends(slot)])
+    async def stream(
+        run: OpenedRun,
+        request: Request,
+        cursor: str = "0:0:0",
+        width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
+        sample_width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
+    ) -> AsyncIterator[ServerSentEvent]:
+        at = Cursor.parse(request.headers.get("last-event-id")) or Cursor.parse(cursor) or Cursor()
+        widths = {"steps": width, "samples": sample_width}
+        seen = -1
+        while not runs.closing.is_set() and not run.replaced:
+            if seen == run.version:
+                await asyncio.sleep(LOOK_SECONDS)
+                continue
+            seen = run.version
+            news = await asyncio.to_thread(tick, run, at, widths)
+            at = news.cursor
+            yield ServerSentEvent(raw_data=_text(news.message), event="tick", id=str(at), retry=1000)
+            if news.more:
+                seen = -1
+            else:
+                await _rest(runs)
+
+    async def _rest(runs: Runs) -> None:
+        for _ in range(int(TICK_SECONDS / LOOK_SECONDS)):
+            if not runs.closing.is_set():
+                await asyncio.sleep(LOOK_SECONDS)
+
+
+def _text(message: dict[str, Any]) -> str:
+    return orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()

@@ -1,0 +1,54 @@
+"""The page's own files and Plotly's, held in memory.
+
+Their address changes with their content, so browsers may keep them for ever.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+HERE = Path(__file__).parent
+TYPES = {".js": "text/javascript; charset=utf-8", ".css": "text/css; charset=utf-8", ".svg": "image/svg+xml"}
+PLOTLY = "plotly.min.js"
+
+
+@dataclass(frozen=True)
+class Asset:
+    plain: bytes
+    packed: bytes  # gzip
+    media_type: str
+    etag: str
+
+
+@dataclass(frozen=True)
+class Assets:
+    version: str  # of all files together
+    page: str
+    files: dict[str, Asset]
+
+
+def load() -> Assets:
+    """Reads static/, page.html and the plotly.min.js of the installed plotly package; takes about 0.3 s."""
+    paths = {path.name: path for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
+    files = {name: _asset(path) for name, path in {**paths, PLOTLY: plotly_path()}.items()}
+    version = hashlib.sha256("".join(asset.etag for asset in files.values()).encode()).hexdigest()[:12]
+    page = (HERE / "page.html").read_text(encoding="utf-8").replace("{{version}}", version)
+    return Assets(version, page, files)
+
+
+def plotly_path() -> Path:
+    """The file inside the installed package, found without importing it (which would cost a second)."""
+    spec = importlib.util.find_spec("plotly")
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError("The package plotly is not installed; install it with `pip install plotly`.")
+    return Path(spec.origin).parent / "package_data" / PLOTLY
+
+
+def _asset(path: Path) -> Asset:
+    plain = path.read_bytes()
+    etag = f'"{hashlib.sha256(plain).hexdigest()[:20]}"'
+    return Asset(plain, gzip.compress(plain, 5, mtime=0), TYPES[path.suffix], etag)

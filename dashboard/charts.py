@@ -1,0 +1,123 @@
+"""Station 10. The catalogue in, the page's panels out: what each chart is called, asks and measures.
+
+How a chart looks is static/'s business.
+A column's name is the record's: `loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.items_ratio`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from trainer import metrics
+from trainer.metrics import Metric
+
+Source = Literal["steps", "samples"]
+BANDED = (metrics.LOSS.column, metrics.ESTIMATED_ACCEPTANCE.column, metrics.GRAD_NORM.column)  # drawn with their lowest and highest
+LEFT_OUT = (metrics.STEP_SECONDS.column,)  # steps/s says the same, smoother
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chart:
+    """One panel: `draw` names the drawing in static/, `axis` the y axis with its unit, `question` what the panel answers."""
+
+    id: str
+    source: Source
+    draw: str
+    title: str
+    axis: str
+    question: str
+    help: str
+    note: str = ""
+    wide: bool = False
+
+
+def _chart(metric: Metric, **parts: Any) -> Chart:
+    return Chart(**{"question": metric.question, "help": metric.help, **parts})
+
+
+CHARTS = (
+    _chart(metrics.LOSS, id="loss", source="steps", draw="loss", title="Loss", axis="loss (nats per draft token)"),
+    _chart(
+        metrics.ESTIMATED_ACCEPTANCE,
+        id="acceptance",
+        source="steps",
+        draw="acceptance",
+        title="Acceptance length",
+        axis="tokens per round (estimated)",
+        note="estimated, not measured by decoding",
+    ),
+    _chart(
+        metrics.POSITION_ACCURACY,
+        id="positions",
+        source="steps",
+        draw="positions",
+        title="Accuracy by position",
+        axis="draft tokens right (%)",
+        note="estimated, not measured by decoding",
+    ),
+    _chart(
+        metrics.TOKENS,
+        id="throughput",
+        source="samples",
+        draw="throughput",
+        title="Throughput",
+        axis="tokens per second",
+        note="two different rates: what the target reads, what the drafter drafts",
+    ),
+    _chart(metrics.QUEUE_ITEMS, id="queues", source="samples", draw="queues", title="Queue fill", axis="items / capacity (%)"),
+    _chart(
+        metrics.STAGE_SECONDS,
+        id="shares",
+        source="samples",
+        draw="shares",
+        title="Stage shares",
+        axis="share of thread time (%)",
+    ),
+    _chart(
+        metrics.PROCESS_CPU,
+        id="process",
+        source="samples",
+        draw="process",
+        title="The trainer's process",
+        axis="CPU cores in use",
+        help=f"{metrics.PROCESS_CPU.help} {metrics.PROCESS_MEMORY.help}",
+    ),
+    _chart(
+        metrics.GRAD_NORM,
+        id="gradient",
+        source="steps",
+        draw="gradient",
+        title="Gradient and learning rate",
+        axis="gradient norm",
+        help=f"{metrics.GRAD_NORM.help} {metrics.LEARNING_RATE.help}",
+    ),
+    _chart(
+        metrics.GPU_KERNEL_ACTIVE,
+        id="devices",
+        source="samples",
+        draw="devices",
+        title="GPUs",
+        axis="kernels (%)",
+        wide=True,
+    ),
+)
+
+
+def names_of(source: str, columns: Sequence[str]) -> list[str]:
+    """The columns of a table that some chart draws."""
+    return [name for name in columns if source == "samples" or name not in LEFT_OUT]
+
+
+def described() -> dict[str, Any]:
+    """What the page needs to know before it draws: the panels, and the words of the pipeline in their order."""
+    return {
+        "charts": [asdict(chart) for chart in CHARTS],
+        "stages": metrics.STAGES,
+        "queues": metrics.QUEUES,
+        "help": {
+            "headroom": metrics.HEADROOM.help,
+            "lost": metrics.LOST_DEVICE_SECONDS.help,
+        },
+    }

@@ -1,0 +1,62 @@
+"""What stands before every route: the Host allow-list and the headers that keep the page to itself."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+# Plotly writes its styles into <style> elements and makes its download pictures from blob: addresses; it needs nothing else.
+POLICY = (
+    "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+}
+
+
+class Guard:
+    """Answers 400 to a Host header that is not allowed.
+
+    Without it a page on another site could reach this one through a rebound DNS name.
+    """
+
+    def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
+        self.app = app
+        self.allowed = LOOPBACK | {name.lower() for name in allowed}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        host = host_name(Headers(scope=scope).get("host", ""))
+        app: ASGIApp = self.app if host in self.allowed else _refusal(host)
+        await app(scope, receive, send_with_headers)
+
+
+def host_name(header: str) -> str:
+    """The Host header without its port and without an IPv6 address's brackets."""
+    if header.startswith("["):
+        return header[1:].partition("]")[0].lower()
+    return header.partition(":")[0].lower()
+
+
+def _refusal(host: str) -> PlainTextResponse:
+    return PlainTextResponse(
+        f'This dashboard does not answer to the host name "{host[:100]}". '
+        "Open it as localhost, or start it with --allow-host NAME.\n",
+        status_code=400,
+    )

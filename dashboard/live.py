@@ -1,0 +1,85 @@
+"""What is new in a run since a cursor, small enough for one message to a browser.
+
+A cursor is the number of rows that the browser has of each file, `steps:samples:events`. The answer holds every bucket that has
+gained a row since; the browser puts them in the place of its own buckets from the first new `start` on.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from dashboard import charts
+from dashboard.run import Run
+from dashboard.series import Request, choose_width, series
+
+BUCKETS_PER_TICK = 40  # about 25 columns each: keeps a message under 50 KB
+EVENTS_PER_TICK = 20
+GIVE_UP_AFTER = 400  # buckets behind: reading the chart anew is cheaper than catching up
+
+
+@dataclass(frozen=True)
+class Cursor:
+    steps: int = 0
+    samples: int = 0
+    events: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.steps}:{self.samples}:{self.events}"
+
+    @classmethod
+    def parse(cls, text: str | None) -> Cursor | None:
+        """None where the text is no cursor."""
+        parts = (text or "").split(":")
+        if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):
+            return None
+        return cls(*map(int, parts))
+
+
+@dataclass(frozen=True)
+class Tick:
+    message: dict[str, Any]
+    cursor: Cursor
+    more: bool  # there was more than fits into one message
+
+
+def tick(run: Run, cursor: Cursor, widths: dict[str, int]) -> Tick:
+    """What is new since `cursor`, in buckets of the widths that the browser draws (`steps`, `samples`)."""
+    with run.lock:
+        message: dict[str, Any] = {"now": time.time(), "head": run.head(time.time())}
+        reached = {}
+        for source in ("steps", "samples"):
+            part, reached[source] = _new_buckets(run, source, getattr(cursor, source), widths[source])
+            message[source] = part
+        waiting = run.events_from(cursor.events)
+        message["events"] = waiting[:EVENTS_PER_TICK]
+        after = Cursor(reached["steps"], reached["samples"], run.events_seen - len(waiting[EVENTS_PER_TICK:]))
+        more = run.preview is None and after != Cursor(len(run.steps), len(run.samples), run.events_seen)
+    return Tick(message, after, more and after != cursor)
+
+
+def _new_buckets(run: Run, source: str, begin: int, width: int) -> tuple[dict[str, Any] | None, int]:
+    table = run.table(source)
+    if run.preview is not None:
+        return None, begin
+    if begin > len(table) or len(table) - begin > GIVE_UP_AFTER * width or choose_width(table, 0, len(table)) > width:
+        return {"resync": True}, len(table)
+    end = min(len(table), begin + BUCKETS_PER_TICK * width)
+    if begin >= end:
+        return None, begin
+    return series(table, drawn(run, source, width), begin, end), end
+
+
+def drawn(run: Run, source: str, width: int) -> Request:
+    """All that the page draws of a file."""
+    return Request(charts.names_of(source, run.table(source).column_names), width, run.tokens_of(), charts.BANDED)
+
+
+def whole(run: Run, source: str) -> dict[str, Any]:
+    """The whole of a chart's numbers, with the cursor from which ticks go on."""
+    with run.lock:
+        table = run.table(source)
+        width = choose_width(table, 0, len(table))
+        found = series(table, drawn(run, source, width), 0, len(table))
+        return {**found, "cursor": 0 if run.preview else len(table), "loading": run.loading()}

@@ -1,0 +1,93 @@
+// The switches at the top and their keys; what is chosen is remembered by the browser.
+
+import { element } from "./words.js";
+
+const CHOICES = {
+  axis: [["step", "step"], ["tokens", "tokens"], ["time", "time"]],
+  smoothing: [["none", "raw"], ["light", "smooth"], ["strong", "smoother"]],
+};
+const KEYS = [
+  ["x", "x axis: step, context tokens, time"], ["s", "smoothing: raw, smooth, smoother; the band always stays"],
+  ["l", "logarithmic y axis for loss and gradient"], ["r", "choose a run"], ["drag", "zoom all charts into a range; it is read anew, finer"],
+  ["Esc", "show everything again"], ["?", "this help"],
+];
+const WORDS = [
+  ["context tokens", "what the target reads"], ["draft tokens", "what the drafter drafts: anchors × block size"],
+  ["acceptance length", "tokens kept per draft-and-verify round, the bonus token included; here estimated from accuracy, not measured by decoding"],
+  ["headroom", "how much faster the run could go, at most, without the stage that holds it"],
+  ["band", "from the lowest to the highest value in each bucket of steps: a spike of a single step stays visible"],
+];
+
+export class Controls {
+  constructor(onChange) {
+    this.onChange = onChange;
+    this.settings = { axis: "step", smoothing: "light", log: false, ...remembered() };
+    for (const name of Object.keys(CHOICES)) this.buildSegments(name);
+    document.getElementById("log").addEventListener("click", () => this.set("log", !this.settings.log));
+    this.help = buildHelp();
+    document.getElementById("help-button").addEventListener("click", () => this.help.showModal());
+    this.show();
+  }
+
+  buildSegments(name) {
+    const root = document.getElementById(name);
+    root.append(element("span", "segment-name", name === "axis" ? "x" : ""));
+    for (const [value, label] of CHOICES[name]) {
+      const button = element("button", "", label);
+      button.dataset.value = value;
+      button.addEventListener("click", () => this.set(name, value));
+      root.append(button);
+    }
+  }
+
+  cycle(name) {
+    const values = CHOICES[name].map(([value]) => value);
+    this.set(name, values[(values.indexOf(this.settings[name]) + 1) % values.length]);
+  }
+
+  set(name, value) {
+    this.settings[name] = value;
+    try { localStorage.setItem("draftscope", JSON.stringify(this.settings)); } catch { /* a browser without storage */ }
+    this.show();
+    this.onChange(name);
+  }
+
+  show() {
+    for (const name of Object.keys(CHOICES)) {
+      for (const button of document.getElementById(name).querySelectorAll("button")) {
+        button.setAttribute("aria-pressed", String(button.dataset.value === this.settings[name]));
+      }
+    }
+    document.getElementById("log").setAttribute("aria-pressed", String(this.settings.log));
+  }
+
+  /** Keys; `more` holds what else there is: {r, Escape}. */
+  listen(more) {
+    document.addEventListener("keydown", (event) => {
+      if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+      const actions = { x: () => this.cycle("axis"), s: () => this.cycle("smoothing"), l: () => this.set("log", !this.settings.log),
+        "?": () => this.help.showModal(), ...more };
+      const action = actions[event.key];
+      if (action) { event.preventDefault(); action(); }
+    });
+  }
+}
+
+function remembered() {
+  try {
+    const kept = JSON.parse(localStorage.getItem("draftscope") ?? "{}");
+    for (const [name, choices] of Object.entries(CHOICES)) if (!choices.some(([value]) => value === kept[name])) delete kept[name];
+    return { ...kept, log: kept.log === true };
+  } catch {
+    return {};
+  }
+}
+
+function buildHelp() {
+  const dialog = document.getElementById("help");
+  const list = (rows, tag) => element("dl", "help-list", null, ...rows.map(([name, words]) =>
+    element("div", "", null, element("dt", "", null, element(tag, "", name)), element("dd", "", words))));
+  dialog.append(element("h2", "", "Keys"), list(KEYS, "kbd"), element("h2", "", "Words"), list(WORDS, "b"));
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  return dialog;
+}

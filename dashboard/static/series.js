@@ -1,0 +1,120 @@
+// The numbers of one record file as the page holds them: loaded whole, then kept up to date by what the stream brings.
+
+export class Series {
+  constructor() {
+    this.width = 1;
+    this.segments = [];
+    this.rows = 0;
+    this.loading = null;
+  }
+
+  load(data) {
+    this.width = data.width;
+    this.segments = data.segments;
+    this.rows = data.rows;
+    this.loading = data.loading ?? null;
+  }
+
+  get buckets() {
+    return this.segments.reduce((sum, segment) => sum + segment.start.length, 0);
+  }
+
+  get columns() {
+    return [...new Set(this.segments.flatMap((segment) => Object.keys(segment.series)))];
+  }
+
+  /** Puts new buckets in the place of the own ones from their first start on. False where only loading anew helps. */
+  take(part) {
+    for (const fresh of part.segments) {
+      const own = this.segments.at(-1);
+      const names = Object.keys(fresh.series);
+      if (!own || own.attempt !== fresh.attempt || names.some((name) => !(name in own.series))) return false;
+      let cut = own.start.length;
+      while (cut > 0 && own.start[cut - 1] >= fresh.start[0]) cut -= 1;
+      replaceTail(own.start, fresh.start, cut);
+      for (const name of Object.keys(own.axes)) replaceTail(own.axes[name], fresh.axes[name], cut);
+      for (const name of names) takeColumn(own.series[name], fresh.series[name], cut);
+    }
+    return true;
+  }
+
+  /** The newest known value of a column, and null where there is none yet. */
+  newest(name) {
+    for (const segment of [...this.segments].reverse()) {
+      const mean = segment.series[name]?.mean ?? [];
+      for (let index = mean.length - 1; index >= 0; index -= 1) if (mean[index] !== null) return mean[index];
+    }
+    return null;
+  }
+
+  /** Where a step is on another axis: read off the step axis of the newest attempt that reaches it. */
+  at(step, axis) {
+    for (const segment of [...this.segments].reverse()) {
+      const steps = segment.axes.step;
+      if (!steps.length || step < steps[0] || step > steps.at(-1)) continue;
+      let low = 0;
+      let high = steps.length - 1;
+      while (low < high) {
+        const middle = (low + high) >> 1;
+        if (steps[middle] < step) low = middle + 1; else high = middle;
+      }
+      return segment.axes[axis][low];
+    }
+    return null;
+  }
+}
+
+function replaceTail(own, fresh, cut) {
+  own.length = cut;
+  for (const value of fresh) own.push(value);
+}
+
+function takeColumn(own, fresh, cut) {
+  for (const name of ["mean", "low", "high"]) if (fresh[name]) replaceTail(own[name], fresh[name], cut);
+  for (const name of ["nan", "infinite"]) {
+    const kept = Object.entries(own[name] ?? {}).filter(([index]) => Number(index) < cut);
+    const added = Object.entries(fresh[name] ?? {}).map(([index, count]) => [Number(index) + cut, count]);
+    if (kept.length + added.length) own[name] = Object.fromEntries([...kept, ...added]);
+    else delete own[name];
+  }
+}
+
+/** Where a segment was overtaken by a resume: the first bucket that is to be drawn faint. */
+export function overtakenAt(segment) {
+  if (segment.overtaken_from === null || segment.overtaken_from === undefined) return segment.start.length;
+  const at = segment.axes.step.findIndex((step) => step >= segment.overtaken_from);
+  return at < 0 ? segment.start.length : at;
+}
+
+/**
+ * Exponential mean over x, looking to both sides so that it does not lag behind a fall: at a distance of `half`, in units of x, a value
+ * weighs half. null stays null and is passed over.
+ */
+export function smoothed(x, values, half) {
+  const before = weighed(x, values, half);
+  const after = weighed([...x].reverse(), [...values].reverse(), half).reverse();
+  return values.map((value, index) => {
+    if (value === null) return null;
+    const [left, right] = [before[index], after[index]];
+    return (left.sum + right.sum - value) / (left.weight + right.weight - 1); // the value itself is in both
+  });
+}
+
+function weighed(x, values, half) {
+  let [sum, weight, at] = [0, 0, null];
+  return values.map((value, index) => {
+    if (value === null) return null;
+    const kept = at === null ? 0 : 2 ** (-Math.abs(x[index] - at) / half);
+    sum = sum * kept + value;
+    weight = weight * kept + 1;
+    at = x[index];
+    return { sum, weight };
+  });
+}
+
+/** A round half-life for a range: about `share` of it, as 1, 2 or 5 times a power of ten, so that it seldom changes while a run grows. */
+export function halfLife(range, share) {
+  const wish = Math.max(1, range * share);
+  const ten = 10 ** Math.floor(Math.log10(wish));
+  return ten * (wish >= 5 * ten ? 5 : wish >= 2 * ten ? 2 : 1);
+}

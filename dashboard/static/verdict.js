@@ -1,0 +1,116 @@
+// The top of the page: what holds the run back, in the trainer's own words, and how far the run is.
+
+import { brief, capital, clock, duration, element, figure, known, NONE, percent, whole } from "./words.js";
+
+export const SILENT_AFTER = 10; // seconds without a sample: the trainer writes one every second
+export const ENDED = ["finished", "failed"];
+
+/** How the run is now, as a word for the style sheet and a sentence for people. */
+export function liveness(head, age, connection) {
+  if (connection === "lost") return ["lost", "the dashboard does not answer; trying again"];
+  if (head.loading) return ["loading", `reading a long record, ${percent(head.loading.ratio)}`];
+  if (ENDED.includes(head.state)) return [head.state, head.state];
+  if (age === null) return ["waiting", "nothing written yet"];
+  if (isSilent(head, age)) return ["silent", head.newest_sample ? `no sample for ${duration(age)}` : `starting, nothing new for ${duration(age)}`];
+  return ["live", `live · last line ${duration(age)} ago`];
+}
+
+export function drawVerdict(root, context) {
+  const { head, age, words } = context;
+  const verdict = head.newest_sample?.verdict ?? {};
+  root.hidden = false;
+  const kind = isSilent(head, age) ? "silent" : ENDED.includes(head.state) ? head.state : verdict.state ?? "waiting";
+  root.className = `verdict is-${kind}`;
+  const [first, ...rest] = sentence(head, verdict, age).split(/(?<=[.!?])\s+/);
+  const said = element("div", "said", null, element("p", "state", kind === "silent" ? kind : stateWords(head, verdict)), element("h1", "", first));
+  if (rest.length) said.append(element("p", "more", rest.join(" ")));
+  said.append(figures(head, verdict, words, age));
+  root.replaceChildren(said, progress(head, age), tiles(head));
+}
+
+function sentence(head, verdict, age) {
+  if (isSilent(head, age)) return silence(head, verdict, age);
+  if (verdict.sentence && !ENDED.includes(head.state)) return verdict.sentence;
+  if (head.state === "finished") return `Finished after ${whole(head.step)} steps.`;
+  if (head.state === "failed") return `Failed at step ${whole(head.step)}. The error is below.`;
+  return age === null ? "Nothing written yet." : "No sample yet: the trainer is starting.";
+}
+
+function silence(head, verdict, age) {
+  if (!head.newest_sample) return `Nothing written for ${duration(age)}. The trainer still loads its target, or it has died.`;
+  return `No sample for ${duration(age)}. The trainer has died, hangs, or its machine sleeps. Its last word: ${verdict.sentence ?? head.state}`;
+}
+
+function stateWords(head, verdict) {
+  const words = { stage_holds: `${verdict.stage ?? "a stage"} holds`, all_well: "all devices busy, all well", starved: "starved by the data" };
+  if (ENDED.includes(head.state)) return head.state;
+  return words[verdict.state] ?? (verdict.state ?? head.state).replaceAll("_", " ");
+}
+
+export function isSilent(head, age) {
+  return !ENDED.includes(head.state) && age !== null && age > SILENT_AFTER;
+}
+
+function figures(head, verdict, words, age) {
+  const list = element("dl", "figures");
+  const add = (name, value, help) => {
+    if (value === null) return;
+    const term = element("dt", "", name);
+    if (help) term.title = help;
+    list.append(element("div", "", null, term, element("dd", "", value)));
+  };
+  if (!ENDED.includes(head.state)) {
+    const room = known(verdict.headroom_ratio) && verdict.headroom_ratio > 0;
+    add("headroom", room ? `up to +${percent(verdict.headroom_ratio)}` : null, words.help.headroom);
+    add("then holds", room && verdict.next_stage ? verdict.next_stage : null);
+    const until = head.newest_sample?.time + (isSilent(head, age) ? 0 : age);
+    add("for", known(verdict.since) && known(until) ? duration(until - verdict.since) : null);
+  }
+  add("lost device time", known(verdict.lost_device_hours) ? lost(verdict.lost_device_hours) : null, words.help.lost);
+  return list;
+}
+
+function lost(hours) {
+  return hours < 0.1 ? `${figure(60 * hours)} device minutes` : `${figure(hours)} device hours`;
+}
+
+function progress(head, age) {
+  const bar = element("div", "bar");
+  bar.append(element("i"));
+  bar.firstChild.style.width = `${100 * (head.progress_ratio ?? 0)}%`;
+  bar.setAttribute("role", "progressbar");
+  bar.setAttribute("aria-valuenow", String(Math.round(100 * (head.progress_ratio ?? 0))));
+  const steps = element("p", "steps", null, element("b", "", whole(head.step)));
+  if (head.max_steps) steps.append(` of ${whole(head.max_steps)} steps`, element("span", "share", percent(head.progress_ratio)));
+  else steps.append(" steps");
+  const eta = known(head.eta_seconds) && !isSilent(head, age) ? `${duration(head.eta_seconds)} to go at this speed` : "";
+  return element("div", "progress", null, steps, bar, element("p", "eta", eta || (ENDED.includes(head.state) ? capital(head.state) : "")));
+}
+
+function tiles(head) {
+  const step = head.newest_step ?? {};
+  const rates = head.newest_sample?.rates ?? {};
+  const tile = (name, value, unit) => element("div", "tile", null, element("span", "name", name), element("b", "", value), element("span", "unit", unit));
+  return element("div", "tiles", null,
+    tile("loss", head.not_finite?.loss ?? figure(step.loss, 4), "nats per draft token"),
+    tile("acceptance length", figure(step.estimated_acceptance_length), "tokens per round, estimated"),
+    tile("context tokens", whole(rates.context_tokens_per_second), "per second, read by the target"),
+    tile("draft tokens", whole(rates.draft_tokens_per_second), "per second, drafted"),
+    tile("a step", step.step_seconds ? brief(step.step_seconds) : NONE, known(rates.steps_per_second) ? `${figure(rates.steps_per_second)} steps/s` : ""),
+  );
+}
+
+/** Why a chart is empty, in words. */
+export function emptyWords(head, age, source) {
+  if (head.loading) return `Reading the record: ${percent(head.loading.ratio)} of it.`;
+  if (ENDED.includes(head.state)) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "sample"}.`;
+  if (source === "samples") return "No sample yet: the trainer writes one every second once its stages run.";
+  if (age !== null && age > SILENT_AFTER) return `No step yet, and nothing written for ${duration(age)}.`;
+  if (!head.newest_sample) return "First step expected once the target is loaded and its first batch has gone through the drafter.";
+  const busy = [...(head.newest_sample.stages ?? [])].sort((a, b) => (b.busy_ratio ?? 0) - (a.busy_ratio ?? 0))[0];
+  return `First step expected when a whole batch reaches the drafter${busy ? `; busy now: ${busy.name}` : ""}.`;
+}
+
+export function eventTime(row) {
+  return known(row.time) ? clock(row.time) : "";
+}

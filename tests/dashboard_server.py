@@ -1,0 +1,31 @@
+"""A dashboard on a free port of this machine, for tests that need a real connection."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvicorn
+
+from dashboard.__main__ import Server, listen
+from dashboard.app import create_app
+from dashboard.runs import Runs
+
+
+@contextmanager
+def serving(root: Path) -> Iterator[str]:
+    """The address of a dashboard over `root`, which ends with the block."""
+    with Runs(root) as runs, listen("127.0.0.1", 0) as listener:
+        server = Server(uvicorn.Config(create_app(runs), log_level="warning", timeout_graceful_shutdown=2), runs)
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started:
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()

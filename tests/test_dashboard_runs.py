@@ -1,0 +1,178 @@
+"""Runs: the list, growth, resumes, endings, NaN, and folders that are late, replaced or not to be reached."""
+
+import time
+
+import pytest
+
+from dashboard import run as run_module
+from dashboard.run import Run
+from dashboard.runs import Runs
+from dashboard.views import range_series, summary
+from tests.fake_run import FakeRun
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_run(fake):
+        run = Run(fake.folder)
+        run.open()
+        return run
+
+    return open_run
+
+
+def losses(run):
+    segments = range_series(run, "loss", "step", None, None)["segments"]
+    return [(segment["attempt"], segment["axes"]["step"].tolist()) for segment in segments]
+
+
+def test_follows_a_growing_run(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    run = opened(fake)
+    assert summary(run)["head"]["state"] == "starting"
+    assert summary(run)["head"]["step"] == 0
+    fake.play(20)
+    assert not run.advance()
+    head = summary(run)["head"]
+    assert (head["state"], head["step"], head["newest_step"]["step"]) == ("running", 20, 20)
+    assert head["eta_seconds"] == pytest.approx((4000 - 20) / head["newest_sample"]["rates"]["steps_per_second"])
+
+
+def test_a_resume_keeps_what_it_overtook(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    fake.steps(10)
+    fake.resume(6)
+    fake.steps(3)
+    found = range_series(opened(fake), "loss", "step", None, None)["segments"]
+    assert [segment["overtaken_from"] for segment in found] == [7, None]
+    assert found[0]["axes"]["step"].tolist() == list(range(1, 11))
+    assert found[1]["axes"]["step"].tolist() == [7, 8, 9]
+
+
+def test_nan_and_infinity_are_flagged_not_hidden(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    fake.steps(1)
+    fake.steps(1, loss=float("nan"))
+    fake.steps(1, loss=float("-inf"))
+    run = opened(fake)
+    column = range_series(run, "loss", "step", None, None)["segments"][0]["series"]["loss"]
+    assert column["nan"] == {"1": 1}
+    assert column["infinite"] == {"2": 1}
+    head = summary(run)["head"]
+    assert head["newest_step"]["loss"] is None
+    assert head["not_finite"] == {"loss": "-Infinity"}
+
+
+def test_a_line_torn_by_a_crash_is_counted_and_left_out(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    fake.steps(2)
+    with (fake.folder / "steps.jsonl").open("ab") as file:
+        file.write(b'{"step": 3, "lo')
+    fake.resume(2)
+    fake.steps(2)  # its first line is glued to the torn one
+    run = opened(fake)
+    assert losses(run) == [(0, [1, 2]), (1, [4])]
+    assert summary(run)["head"]["unreadable_lines"] == 1
+
+
+def test_rows_that_break_the_contract_are_said_and_do_not_stop_the_reading(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    fake.append("samples", {"attempt": 0, "time": 1.0, "step": 0, "stages": ["oops"]})
+    run = opened(fake)
+    assert "docs/record.md" in summary(run)["head"]["trouble"]
+    fake.steps(2)
+    run.advance()
+    assert losses(run) == [(0, [1, 2])]
+
+
+@pytest.mark.parametrize("event", ["finished", "failed"])
+def test_an_ending_outlives_the_last_sample_and_a_resume_outlives_the_ending(tmp_path, opened, event):
+    fake = FakeRun(tmp_path / "a")
+    fake.play(8)
+    fake.event(event, "Over.")
+    run = opened(fake)
+    assert summary(run)["head"]["state"] == event
+    fake.resume(8)
+    fake.sample()
+    run.advance()
+    assert summary(run)["head"]["state"] == "running"
+
+
+def test_a_long_record_is_first_looked_at_then_read(tmp_path, opened, monkeypatch):
+    monkeypatch.setattr(run_module, "PREVIEW_FROM_BYTES", 1000)
+    monkeypatch.setattr(run_module, "PREVIEW_PLACES", 3)
+    fake = FakeRun(tmp_path / "a")
+    fake.steps(400)
+    run = opened(fake)
+    first = range_series(run, "loss", "step", None, None)
+    assert first["loading"]["ratio"] == 0
+    assert 3 <= first["rows"] < 100
+    assert summary(run)["head"]["step"] == 400
+    while run.advance():
+        pass
+    whole = range_series(run, "loss", "step", None, None)
+    assert (whole["loading"], whole["rows"]) == (None, 400)
+
+
+def test_a_range_in_tokens_and_in_time_is_the_same_rows(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a", started=1000.0)
+    fake.play(200, seconds=1.0)
+    run = opened(fake)
+    axes = range_series(run, "loss", "step", None, None)["segments"][0]["axes"]
+    for axis in ("step", "tokens", "time"):
+        low, high = float(axes[axis][50]), float(axes[axis][60])
+        found = range_series(run, "loss", axis, low, high)["segments"][0]["axes"]["step"].tolist()
+        assert found == list(range(50, 63))  # one more on each side
+
+
+def test_samples_know_their_tokens(tmp_path, opened):
+    fake = FakeRun(tmp_path / "a")
+    fake.play(40)
+    run = opened(fake)
+    sample = range_series(run, "process.cpu_cores", "step", None, None)["segments"][0]["axes"]
+    steps = range_series(run, "loss", "step", None, None)["segments"][0]["axes"]
+    known = dict(zip(steps["step"].tolist(), steps["tokens"].tolist(), strict=True))
+    assert [known[step] for step in sample["step"].tolist()] == sample["tokens"].tolist()
+
+
+def test_the_list_has_the_newest_line_first(tmp_path):
+    now = time.time()
+    for name, age in (("old", 500), ("new", 5), ("middle", 50)):
+        FakeRun(tmp_path / name, started=now - age).steps(1)
+    (tmp_path / "not a run").mkdir()
+    (tmp_path / "empty").mkdir()
+    found = Runs(tmp_path).list()
+    assert [run["id"] for run in found] == ["new", "middle", "old"]
+    assert 4 < found[0]["last_line_age_seconds"] < 15
+    assert found[0]["loss"] > 0
+    assert Runs(tmp_path / "none").list() == []
+
+
+@pytest.mark.parametrize("run_id", ["..", ".", "a/b", "", "a b", "a%2fb", "nobody", "outside"])
+def test_ids_that_lead_nowhere(tmp_path, run_id):
+    root = tmp_path / "root"
+    root.mkdir()
+    FakeRun(tmp_path / "elsewhere")
+    (root / "outside").symlink_to(tmp_path / "elsewhere")
+    assert Runs(root).run(run_id) is None
+
+
+def test_the_reader_keeps_an_opened_run_up_to_date_and_notices_another_run(tmp_path):
+    fake = FakeRun(tmp_path / "a")
+    fake.steps(50)
+    with Runs(tmp_path) as runs:
+        run = runs.run("a")
+        fake.steps(1)
+        wait_until(lambda: len(run.steps) == 51)
+        for path in fake.folder.glob("*.jsonl"):
+            path.unlink()
+        FakeRun(tmp_path / "a").steps(2)
+        wait_until(lambda: run.replaced)
+        assert len(runs.run("a").steps) == 2
+
+
+def wait_until(true, seconds=5.0):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
