@@ -184,7 +184,7 @@ def page(browser: Browser, dashboard: Process) -> Iterator[tuple[Page, list[str]
 def points(tab: Page) -> list[tuple[float, float | None]]:
     """What Plotly draws in the chart of the loss."""
     found = tab.evaluate(
-        """() => [...document.querySelectorAll('[data-chart="loss"] .js-plotly-plot, .js-plotly-plot[data-chart="loss"]')]
+        """() => [...document.querySelectorAll('#chart-loss .js-plotly-plot')]
             .flatMap(plot => plot.data).flatMap(trace => [...trace.x ?? []].map((x, i) => [Number(x), trace.y[i]]))"""
     )
     return [(x, y) for x, y in found]
@@ -205,9 +205,9 @@ def test_the_loss_arrives_in_the_browser_as_pixels(
     loss_at = {line["step"]: line["loss"] for line in steps_of(folder)}
     # Buckets hold several steps once there are many; the first steps are drawn as they are.
     assert any(loss_at.get(int(x)) == pytest.approx(y, rel=1e-3) for x, y in drawn if y is not None)
-    box = tab.locator('[data-chart="loss"]').first.bounding_box()
-    assert box is not None
-    assert box["width"] > 200
+    line = tab.locator("#chart-loss path.js-line").first.bounding_box()
+    assert line is not None
+    assert line["width"] > 200
     assert tab.locator("#verdict").inner_text().strip()
     assert all(url.startswith((dashboard.address, "data:", "blob:")) for url in asked), asked
     assert complaints == []

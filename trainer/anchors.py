@@ -1,7 +1,8 @@
 """Where blocks are drafted from, and what each block may see and must guess.
 
-Rules of DFlash's training (arXiv 2602.06036, section 4): anchors are drawn anew at every visit among supervised tokens and sorted; a block
-is the clean token at its anchor and masks after it; it sees the features strictly before its anchor and all of itself.
+Rules of DFlash's training (arXiv 2602.06036, section 4): anchors are drawn anew at every visit among supervised tokens and
+sorted; a block is the clean token at its anchor and masks after it; it sees the features strictly before its anchor and all of
+itself.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from trainer.batches import TokenBatch
 class Blocks:
     """The blocks of one batch.
 
-    `index_AB` is each draft position's place in the batch (clamped to it at the end), `label_AB` the token there, `valid_AB` whether the
-    drafter is asked for it: never slot 0, and never past the end of the assistant's turn. `used_A` is False for the rest of a constant
-    number of anchors that found no place.
+    `index_AB` is each draft position's place in the batch (clamped to it at the end), `label_AB` the token there, `valid_AB`
+    whether the drafter is asked for it: never slot 0, and never past the end of the assistant's turn. `used_A` is False for the
+    rest of a constant number of anchors that found no place.
     """
 
     anchor_A: torch.Tensor
@@ -74,8 +75,8 @@ def lay_blocks(batch: TokenBatch, anchor_A: torch.Tensor, used_A: torch.Tensor, 
 def visible(batch: TokenBatch, blocks: Blocks) -> torch.Tensor:
     """The attention mask, bool [Q, T + Q]: True where a draft position may look.
 
-    Context strictly before the block's anchor (the feature *at* the anchor does not exist yet when the block is drafted) and of the same
-    document; then the whole of the own block and nothing of any other.
+    Context strictly before the block's anchor (the feature *at* the anchor does not exist yet when the block is drafted) and of
+    the same document; then the whole of the own block and nothing of any other.
     """
     anchors, size = blocks.index_AB.shape
     place_T = torch.arange(batch.tokens, device=batch.token_T.device)

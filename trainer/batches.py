@@ -7,7 +7,7 @@ features of K tapped layers, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -43,8 +43,13 @@ class TokenBatch:
         return sum(tensor.nbytes for tensor in (self.token_T, self.supervised_T, self.position_T, self.document_T))
 
     def to(self, device: torch.device) -> TokenBatch:
-        tensors = (tensor.to(device) for tensor in (self.token_T, self.supervised_T, self.position_T, self.document_T))
-        return TokenBatch(self.seq, *tensors, self.samples, self.after)
+        return replace(
+            self,
+            token_T=self.token_T.to(device),
+            supervised_T=self.supervised_T.to(device),
+            position_T=self.position_T.to(device),
+            document_T=self.document_T.to(device),
+        )
 
 
 def pack(samples: Iterator[Sample], *, token_budget: int, first_seq: int = 0) -> Iterator[TokenBatch]:

@@ -1,7 +1,8 @@
 """Checkpoints: written whole or not at all, refused by name when broken.
 
-A checkpoint is a folder `step-000000100` with the drafter's weights, the optimizer's state, the place in the data, and a manifest of
-checksums that is written last. It is made under another name, flushed to disk and renamed; only then does `latest` point to it.
+A checkpoint is a folder `step-000000100` with the drafter's weights, the optimizer's state, the place in the data, and a manifest
+of checksums that is written last. It is made under another name, flushed to disk and renamed; only then does `latest` point to
+it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+FILES = {"drafter.safetensors", "optimizer.pt", "state.json"}
 MANIFEST = "manifest.json"
 FORMAT = 1
 
@@ -38,6 +42,9 @@ class Place:
     samples: int
 
 
+START = Place(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, draft_tokens=0, samples=0)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     path: Path
@@ -55,24 +62,21 @@ def write_checkpoint(
     `facts` go into it as they are (JSON): what it was trained for, so that a wrong one is not resumed from.
     """
     root.mkdir(parents=True, exist_ok=True)
+    _sweep(root)
     final = root / f"step-{place.step:09d}"
     partial = root / f"{final.name}.tmp.{os.getpid()}"
-    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir()
     try:
-        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, partial / "drafter.safetensors")
-        torch.save(optimizer, partial / "optimizer.pt")
+        _write_tensors(partial, weights, optimizer)
         (partial / "state.json").write_text(json.dumps({"format": FORMAT, "place": asdict(place), "facts": facts}, indent=1))
         _seal(partial)
-        if final.exists():  # the same step again, after a resume from before it
-            shutil.rmtree(final)
-        partial.rename(final)
-        _flush(root)
+        _put_in_place(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _point_latest(root, final.name)
-    for old in list_checkpoints(root)[:-keep]:
+    # Later steps than this one are those of an attempt that a resume overtook; they must not push this one out.
+    for old in [path for path in list_checkpoints(root) if path.name <= final.name][:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -87,6 +91,8 @@ def read_checkpoint(path: Path) -> Checkpoint:
     try:
         _verify(path)
         state = json.loads((path / "state.json").read_text())
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']}, and this Draftscope reads {FORMAT}")
         return Checkpoint(
             path=path,
             place=Place(**state["place"]),
@@ -94,13 +100,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
             weights=load_file(path / "drafter.safetensors"),
             optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True),
         )
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise BrokenCheckpointError(f"checkpoint {path} is broken: {error}") from error
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was passed over."""
-    refused = []
+    refused: list[str] = []
     for path in reversed(list_checkpoints(root)):
         try:
             return read_checkpoint(path), refused
@@ -111,6 +117,40 @@ def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
 
 def folder_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.iterdir())
+
+
+def _sweep(root: Path) -> None:
+    """Remove what writers that are no more have left unfinished; a process writes one checkpoint at a time."""
+    for path in root.glob("*.tmp.*"):
+        pid = path.name.rpartition(".")[2]
+        if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
+            shutil.rmtree(path, ignore_errors=True)
+            path.unlink(missing_ok=True)
+
+
+def _write_tensors(folder: Path, weights: dict[str, torch.Tensor], optimizer: dict[str, Any]) -> None:
+    try:
+        save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "drafter.safetensors")
+        torch.save(optimizer, folder / "optimizer.pt")
+    except (SafetensorError, RuntimeError) as error:  # so both libraries tell of a full disk
+        raise OSError(f"the tensors cannot be written to {folder}: {error}") from error
+
+
+def _put_in_place(partial: Path, final: Path) -> None:
+    """Give a finished checkpoint its name. One of the same step, from before a resume, makes room and comes back if that fails."""
+    before = final.with_name(f"{final.name}.before.tmp.{os.getpid()}")
+    if final.exists():
+        final.rename(before)
+    try:
+        partial.rename(final)
+    except BaseException:
+        if before.exists():
+            before.rename(final)
+        raise
+    try:
+        _flush(final.parent)
+    finally:
+        shutil.rmtree(before, ignore_errors=True)
 
 
 def _seal(folder: Path) -> None:
@@ -125,7 +165,12 @@ def _seal(folder: Path) -> None:
 
 
 def _verify(folder: Path) -> None:
+    for name in sorted({MANIFEST} | FILES):
+        if not (folder / name).is_file():
+            raise ValueError(f"{name} is missing")
     manifest = json.loads((folder / MANIFEST).read_text())
+    if missing := FILES - manifest.keys():
+        raise ValueError(f"its manifest does not name {', '.join(sorted(missing))}")
     for name, facts in manifest.items():
         file = folder / name
         if file.stat().st_size != facts["bytes"]:
@@ -149,7 +194,11 @@ def _flush(path: Path) -> None:
 
 def _point_latest(root: Path, name: str) -> None:
     partial = root / f"latest.tmp.{os.getpid()}"
-    partial.write_text(name + "\n")
-    _flush(partial)
-    partial.replace(root / "latest")
+    try:
+        partial.write_text(name + "\n")
+        _flush(partial)
+        partial.replace(root / "latest")
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
     _flush(root)

@@ -6,6 +6,7 @@ A TOML file and the config of a resumed run are turned into flags that come befo
 from __future__ import annotations
 
 import argparse
+import json
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,14 +28,15 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--config")
     early.add_argument("--resume")
-    early.add_argument("--runs", default="runs")
+    early.add_argument("--runs")
     known, _ = early.parse_known_args(arguments)
+    toml = read_toml(Path(known.config)) if known.config else {}
     before = []
     if known.resume:
-        config = read_facts(find_run(known.resume, Path(known.runs)))["config"]
+        runs = Path(known.runs or toml.get("runs", "runs"))
+        config = read_facts(find_run(known.resume, runs))["config"]
         before += flags({name: value for name, value in config.items() if name not in _PER_ATTEMPT})
-    if known.config:
-        before += flags(read_toml(Path(known.config)))
+    before += flags(toml)
     return parse(TrainConfig, "train", [*before, *arguments])
 
 
@@ -45,11 +47,15 @@ def parse(kind: type[C], command: str, arguments: list[str]) -> C:
 
 def read_toml(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # bad UTF-8 too
         raise ConfigError(f"--config {path} is not valid TOML: {error}") from error
+    for name in ("config", "resume"):
+        if name in values:
+            raise ConfigError(f"--config {path} sets {name}: give --{name} on the command line instead")
+    return values
 
 
 def flags(values: dict[str, Any], prefix: str = "") -> list[str]:
@@ -63,10 +69,15 @@ def _flag(name: str, value: Any) -> Iterator[str]:
     if isinstance(value, dict) and name != "dataset.template-args":
         yield from flags(value, prefix=f"{name}.")
         return
-    yield f"--{name}"
     if isinstance(value, dict):
-        yield from (str(word) for pair in value.items() for word in pair)
+        yield f"--{name}"
+        yield from (_word(part) for pair in value.items() for part in pair)
     elif isinstance(value, list | tuple):
-        yield from (str(word) for word in value)
+        yield f"--{name}"
+        yield from (str(part) for part in value)
     else:
-        yield str(value)
+        yield f"--{name}={value}"  # one word, since a value may begin with a dash
+
+
+def _word(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

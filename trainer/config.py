@@ -5,7 +5,9 @@ A wrong value raises `ConfigError` with the field, the value and the way out. Fi
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import math
 import re
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -102,7 +104,7 @@ class OptimizerConfig:
 
     def __post_init__(self) -> None:
         require(0 < self.learning_rate < 1, "optimizer.learning_rate", "between 0 and 1", self.learning_rate)
-        require(self.weight_decay >= 0, "optimizer.weight_decay", "0 or more", self.weight_decay)
+        require(0 <= self.weight_decay < math.inf, "optimizer.weight_decay", "0 or more", self.weight_decay)
         require(0 <= self.warmup_ratio <= 1, "optimizer.warmup_ratio", "from 0 to 1", self.warmup_ratio)
         require(self.clip > 0, "optimizer.clip", "above 0", self.clip)
         require(self.accumulate >= 1, "optimizer.accumulate", "at least 1", self.accumulate)
@@ -122,7 +124,7 @@ class QueuesConfig:
     def __post_init__(self) -> None:
         for name in ("samples", "batches", "features"):
             require(getattr(self, name) >= 1, f"queues.{name}", "at least 1 item", getattr(self, name))
-        require(self.gigabytes > 0, "queues.gigabytes", "above 0", self.gigabytes)
+        require(0 < self.gigabytes < math.inf, "queues.gigabytes", "above 0", self.gigabytes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -153,10 +155,9 @@ class WatchConfig:
     """A live display, plain lines, or nothing; `auto` shows it on terminals."""
 
     def __post_init__(self) -> None:
-        loopback = self.host in ("localhost", "::1") or self.host.startswith("127.")
-        require(loopback, "watch.host", "a loopback address such as 127.0.0.1", self.host)
+        require(_is_loopback(self.host), "watch.host", "a loopback address such as 127.0.0.1", self.host)
         require(-1 <= self.port <= 65535, "watch.port", "from -1 to 65535", self.port)
-        require(self.sample_seconds >= 0.05, "watch.sample_seconds", "at least 0.05", self.sample_seconds)
+        require(0.05 <= self.sample_seconds <= 60, "watch.sample_seconds", "from 0.05 to 60", self.sample_seconds)
         require(self.stall_seconds > 0, "watch.stall_seconds", "above 0", self.stall_seconds)
 
 
@@ -200,7 +201,7 @@ class TrainConfig:
         require(bool(self.data), "data", "a folder made by datasets.save_to_disk, or `demo`", self.data)
         letters = "1 to 64 letters, digits, '.', '_' or '-', not starting with '.'"
         require(self.name is None or RUN_ID.fullmatch(self.name) is not None, "name", letters, self.name)
-        require(self.seed >= 0, "seed", "0 or more", self.seed)
+        require(0 <= self.seed < 2**63, "seed", "from 0 to 2**63 - 1", self.seed)
         require(self.max_steps is None or self.max_steps >= 1, "max_steps", "at least 1", self.max_steps)
         require(len(self.target_devices) >= 1, "target_devices", "at least one device", self.target_devices)
         require(self.cpu_threads is None or self.cpu_threads >= 1, "cpu_threads", "at least 1", self.cpu_threads)
@@ -210,6 +211,13 @@ class TrainConfig:
         enough = self.dataset.max_length >= self.drafter.block_size
         block = f"at most dataset.max_length ({self.dataset.max_length})"
         require(enough, "drafter.block_size", block, self.drafter.block_size)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _read_value(word: str) -> Any:

@@ -79,9 +79,8 @@ def _load(path: str) -> Any:
         return datasets.load_from_disk(str(folder))
     except Exception as error:  # whatever a broken folder makes of Arrow, JSON and the file system
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(
-            f"data {path!r} can't be read by datasets.load_from_disk ({reason}): save it with save_to_disk"
-        ) from error
+        way = "give a folder made by datasets.save_to_disk that holds at least one conversation"
+        raise ConfigError(f"data {path!r} can't be read by datasets.load_from_disk ({reason}): {way}") from error
 
 
 def conversation_columns(dataset: datasets.Dataset, path: str) -> tuple[str, ...]:

@@ -28,7 +28,8 @@ class Placement:
     def describe(self) -> list[dict[str, Any]]:
         """Each device once, as `run.json` lists it."""
         return [
-            {"index": device.index, "name": _name(device), "kind": device.type} for device in dict.fromkeys((*self.targets, self.drafter))
+            {"index": device.index, "name": _name(device), "kind": device.type}
+            for device in dict.fromkeys((*self.targets, self.drafter))
         ]
 
 

@@ -1,7 +1,7 @@
 """Station 4. The DFlash drafter: features of the context and blocks of masks in, hidden states of the draft positions out.
 
-Architecture and names are z-lab's (arXiv 2602.06036; tensors as in their checkpoints), so that a state dict loads where theirs does. The
-building blocks are transformers' Qwen3 ones, which their inference code uses too.
+Architecture and names are z-lab's (arXiv 2602.06036; tensors as in their checkpoints), so that a state dict loads where theirs
+does. The building blocks are transformers' Qwen3 ones, which their inference code uses too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 
 from trainer.checkpoint import folder_bytes, write_checkpoint
@@ -11,7 +10,9 @@ from trainer.live import Live
 from trainer.preflight import Plan
 from trainer.run import Run
 
-log = logging.getLogger(__name__)
+
+class UnsavedError(RuntimeError):
+    """The run came to its end, but its last steps could not be saved."""
 
 
 class Keeper:
@@ -36,18 +37,24 @@ class Keeper:
         if every and self._learner.place.step % every == 0:
             self.save()
 
-    def save(self) -> bool:
-        """Write a checkpoint now, unless this step has one; tells whether the step is safe."""
+    def save_last(self) -> None:
+        """Write the checkpoint that a run ends with. Raises `UnsavedError` where that fails."""
+        self.save()
+        if self._saved_step != self._learner.place.step:
+            kept = f"the newest one is of step {self._saved_step:,}" if self._saved_step else "there is none"
+            raise UnsavedError(f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written; {kept}")
+
+    def save(self) -> None:
+        """Write a checkpoint now, unless this step has one."""
         place = self._learner.place
         if place.step == self._saved_step:
-            return True
+            return
         began = time.monotonic()
         weights, optimizer = self._learner.state()
         try:
             path = write_checkpoint(self._run.checkpoints, place, weights, optimizer, self._facts, self._config.keep)
         except OSError as error:
-            self._live.checkpoint_failed(f"The checkpoint of step {place.step} could not be written: {error}.")
-            return False
+            self._live.checkpoint_failed(f"The checkpoint of step {place.step:,} could not be written: {error}.")
+            return
         self._saved_step = place.step
         self._live.checkpointed(place.step, str(path), folder_bytes(path), time.monotonic() - began)
-        return True

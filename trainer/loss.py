@@ -28,8 +28,8 @@ def decay_for(block_size: int) -> float:
 class LossParts:
     """Sums over one batch, so that batches can be added up before anything is divided.
 
-    `weighted` carries the gradient. By position k = 1 … B-1: `hit` right guesses and `asked` guesses; `kept` blocks right up to and with
-    k, `at_risk` blocks right up to k-1 that were asked for k.
+    `weighted` carries the gradient. By position k = 1 … B-1: `hit` right guesses and `asked` guesses; `kept` blocks right up to
+    and with k, `at_risk` blocks right up to k-1 that were asked for k.
     """
 
     weighted: torch.Tensor
@@ -80,7 +80,8 @@ def drafter_loss(drafter: Drafter, target: TargetWeights, features: FeatureBatch
 def estimated_acceptance_length(kept: list[float], at_risk: list[float]) -> float:
     """Tokens kept per round, the bonus token included: 1 + sum_k prod_{i <= k} P(i right | all before it right).
 
-    The product of conditional shares (Kaplan and Meier's estimator) uses blocks that the end of a turn cuts short for as far as they go.
+    The product of conditional shares (Kaplan and Meier's estimator) uses blocks that the end of a turn cuts short for as far as
+    they go.
     """
     length, survival = 1.0, 1.0
     for here, before in zip(kept, at_risk, strict=True):

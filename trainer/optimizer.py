@@ -1,7 +1,7 @@
 """One optimizer step: gradients of summed losses in, changed weights out.
 
-AdamW with a warm-up and a cosine over the run's progress, gradients clipped by norm. Losses are summed over the batches of a step and
-divided by their summed weight here, once, so that how samples were packed into batches makes no difference.
+AdamW with a warm-up and a cosine over the run's progress, gradients clipped by norm. Losses are summed over the batches of a step
+and divided by their summed weight here, once, so that how samples were packed into batches makes no difference.
 """
 
 from __future__ import annotations

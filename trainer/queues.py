@@ -49,36 +49,43 @@ class MeterReading:
 
 
 class Meter:
-    """Books the time of one thread by state. Only that thread writes; anybody may read at any time, without a lock.
+    """Books the time of one thread by state. Only that thread writes; anybody may read at any time.
 
-    The whole book is one immutable tuple that is replaced at once, so that a reader never sees half of a change.
+    The lock is held for a microsecond. Without it a reader that comes between the writer's look at the clock and its entry would
+    book that moment under the old state, and the next reading would go back: Prometheus takes that for a restart.
     """
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
+        self._lock = threading.Lock()
         now = clock()
         self._book = _Book(None, now, 0.0, 0.0, 0.0, now, 0)
 
     def enter(self, state: ThreadState | None) -> None:
         """From now on the thread is in `state`; None when it has ended."""
-        now, book = self._clock(), self._book
-        self._book = _settled(book, now)._replace(state=state, since=now)
+        with self._lock:
+            self._book = _settled(self._book, self._clock())._replace(state=state)
 
     def progressed(self, items: int = 0) -> None:
         """The thread took an item in, or handed `items` on."""
-        self._book = self._book._replace(progress=self._clock(), items=self._book.items + items)
+        with self._lock:
+            self._book = self._book._replace(progress=self._clock(), items=self._book.items + items)
 
     @contextmanager
     def waiting(self, state: ThreadState) -> Iterator[None]:
+        """Book the time inside as a wait. Its end counts as progress, or a long wait would look like a long time on one item."""
         before = self._book.state
         self.enter(state)
         try:
             yield
         finally:
-            self.enter(before)
+            with self._lock:
+                now = self._clock()
+                self._book = _settled(self._book, now)._replace(state=before, progress=now)
 
     def read(self) -> MeterReading:
-        book = _settled(self._book, self._clock())
+        with self._lock:
+            book = _settled(self._book, self._clock())
         return MeterReading(book.state, book.busy, book.waiting_input, book.waiting_output, book.progress, book.items)
 
 
@@ -145,8 +152,8 @@ class Queue(Generic[T]):
     def get(self, meter: Meter, give_up: Callable[[], bool] = lambda: False) -> T:
         """The next item; waits for one, and books the wait.
 
-        Raises `StopIteration` when every writer is done and nothing is left, or when `give_up()` turns true while waiting, and
-        `Cancelled` when the queue was cancelled.
+        Raises `StopIteration` when every writer is done and nothing is left, or when `give_up()` turns true while waiting,
+        `Cancelled` when the queue was cancelled, and `RuntimeError` when it ended with a gap.
         """
         with self._changed:
             if not (self._is_ready() or self._is_over()):
@@ -155,6 +162,8 @@ class Queue(Generic[T]):
             if self._cancelled:
                 raise Cancelled(self.name)
             if not self._is_ready():
+                if self._writers == 0 and self._count:
+                    raise RuntimeError(f"queue '{self.name}' ended with a gap: what comes before its last {self._count} never came")
                 raise StopIteration
             item = self._pop()
             self._count -= 1

@@ -53,34 +53,43 @@ class Stages:
         self._threads: list[threading.Thread] = []
         self._meters: dict[str, list[Meter]] = {}
         self._queues: list[Queue[Any]] = []
-        self._failure: tuple[str, BaseException] | None = None
+        self._consumer: str | None = None
+        self._failure: tuple[str | None, BaseException] | None = None
         self._lock = threading.Lock()
         self.failed_stage: str | None = None
+        """Known once the `with` block has been left by an error."""
 
     def start(self, name: str, source: Iterable[T] | Queue[T], *functions: StageFunction[T, U], into: Queue[U]) -> Queue[U]:
         """Run each of `functions` on a thread of its own, from `source` (a queue that all share, or any iterable) into `into`."""
         into.open(writers=len(functions))
-        self._queues.append(into)
+        with self._lock:
+            self._queues.append(into)
+            if self._failure is not None:  # an earlier stage has already failed and cancelled the queues that there were
+                into.cancel()
         self._meters[name] = [Meter(self._clock) for _ in functions]
         for number, (function, meter) in enumerate(zip(functions, self._meters[name], strict=True)):
             arguments = (name, function, source, into, meter)
             thread = threading.Thread(target=self._run, args=arguments, name=f"{name}-{number}", daemon=True)
-            self._threads.append(thread)
             thread.start()
+            self._threads.append(thread)
         return into
 
     def consume(self, name: str, source: Queue[T], give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:
         """The caller's own thread as the last stage: what it does with an item counts as busy. Ends when `give_up()` is true."""
         meter = Meter(self._clock)
         self._meters[name] = [meter]
-        self.failed_stage = name
+        self._consumer = name
         meter.enter("busy")
-        for item in _read(source, meter, give_up):
-            yield item
-            meter.progressed(1)
-            if give_up():
-                break
-        meter.enter(None)
+        try:
+            for item in _read(source, meter, give_up):
+                try:
+                    yield item
+                finally:  # the caller may leave its loop here
+                    meter.progressed(1)
+                if give_up():
+                    break
+        finally:
+            meter.enter(None)
 
     def read(self) -> list[StageReading]:
         return [_add_up(name, [meter.read() for meter in meters], self._clock()) for name, meters in list(self._meters.items())]
@@ -92,24 +101,26 @@ class Stages:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        for queue in self._queues:
-            queue.cancel()
-        deadline = time.monotonic() + JOIN_SECONDS
-        for thread in self._threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
-        if self._failure is not None:
-            self.failed_stage, first = self._failure
+        if error is not None and not isinstance(error, Cancelled):
+            self._fail(self._consumer, error)
+        stuck = self._join()
+        complaint = f"these threads did not end within {JOIN_SECONDS:g} s: {', '.join(stuck)}"
+        if self._failure is None:
+            if stuck:
+                self.failed_stage = stuck[0].rpartition("-")[0]
+                raise StuckError(complaint)
+            return
+        self.failed_stage, first = self._failure
+        if self.failed_stage is not None:
             first.add_note(f"in stage '{self.failed_stage}'")
+        if stuck:
+            first.add_note(complaint)
+        if first is not error:
             context = first.__context__
             try:
                 raise first
             finally:
                 first.__context__ = context  # not `Cancelled`, which only brought the main thread here
-        stuck = [thread.name for thread in self._threads if thread.is_alive()]
-        if error is None and stuck:
-            raise StuckError(f"these threads did not end within {JOIN_SECONDS:g} s: {', '.join(stuck)}")
-        if error is not None and self.failed_stage is not None:
-            error.add_note(f"in stage '{self.failed_stage}'")
 
     def _run(self, name: str, function: StageFunction[T, U], source: Iterable[T] | Queue[T], into: Queue[U], meter: Meter) -> None:
         meter.enter("busy")
@@ -125,12 +136,21 @@ class Stages:
             into.writer_done()
             meter.enter(None)
 
-    def _fail(self, name: str, error: BaseException) -> None:
+    def _fail(self, name: str | None, error: BaseException) -> None:
         with self._lock:
             if self._failure is None:
                 self._failure = (name, error)
+            for queue in self._queues:
+                queue.cancel()
+
+    def _join(self) -> list[str]:
+        """Cancel every queue and wait for the threads; returns the names of those that did not end in time."""
         for queue in self._queues:
             queue.cancel()
+        deadline = time.monotonic() + JOIN_SECONDS
+        for thread in self._threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return [thread.name for thread in self._threads if thread.is_alive()]
 
 
 def _read(source: Iterable[T] | Queue[T], meter: Meter, give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:

@@ -83,7 +83,7 @@ class Target:
 
     def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
         """The stage. Where devices are GPUs, the thread that iterates it works on streams of its own."""
-        streams = [torch.cuda.Stream(device) for device in {self._ring.device, self.device} if device.type == "cuda"]
+        streams = [torch.cuda.Stream(device) for device in {self._ring.device, self.device} if device.type == "cuda"]  # type: ignore[no-untyped-call]
         for batch in batches:
             # Contexts are left before each yield: in a generator they would leak into whoever reads it.
             with torch.no_grad(), _using(streams):
@@ -133,7 +133,7 @@ def borrow_weights(model: PreTrainedModel, device: torch.device) -> TargetWeight
     return TargetWeights(embedding.to(device), head.weight.detach().to(device))
 
 
-def _first_layers(model: PreTrainedModel, count: int) -> nn.Module:
+def _first_layers(model: PreTrainedModel, count: int) -> Any:
     """The decoder cut off after `count` layers, without its last norm; it shares all weights with `model`."""
     whole = model.get_decoder()
     body = copy.copy(whole)

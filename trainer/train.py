@@ -65,12 +65,12 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
             if not stop.is_set() and (outcome := learner.finish()) is not None:
                 live.stepped(outcome.facts, outcome.skipped)
     live.set_state("finishing")
-    keeper.save()
+    keeper.save_last()
     return last_words(run, learner, interrupted=stop.is_set())
 
 
 def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
     step = learner.place.step
     if interrupted:
-        return f"Stopped as asked after step {step:,}. Go on with: python -m trainer train --resume {run.folder.name}"
+        return f"Stopped as asked after step {step:,}. Go on with: python -m trainer train --resume {run.folder}"
     return f"Finished after step {step:,}. The drafter lies in {run.checkpoints / 'latest'}."

@@ -1,0 +1,161 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from transformers import PreTrainedTokenizerFast
+
+from tests import chat_templates as shapes
+from trainer import models, smollm2
+from trainer.config import ConfigError
+from trainer.models import check_mask_token_id, describe, find_mask_token_id, load_target_model, load_tokenizer
+from trainer.tiny import END, MASK, PAD, tiny_config, tiny_model, tiny_tokenizer
+
+
+@pytest.fixture(autouse=True)
+def forget() -> Iterator[None]:
+    models._resolve.cache_clear()
+    yield
+    models._resolve.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tiny_model().save_pretrained(tmp_path / "target")
+    tiny_tokenizer().save_pretrained(tmp_path / "target")
+    return tmp_path / "target"
+
+
+def test_a_folder_is_read(folder: Path) -> None:
+    description = describe(str(folder))
+    assert (description.architecture, description.layers, description.hidden_size) == ("LlamaForCausalLM", 8, 64)
+    assert (description.vocab_size, description.max_positions, description.note) == (260, 4096, "")
+    assert load_tokenizer(str(folder))("Hi")["input_ids"] == [72, 105]
+    model = load_target_model(str(folder), torch.bfloat16, "cpu")
+    assert (model.dtype, model.training) == (torch.bfloat16, False)
+    assert not any(weight.requires_grad for weight in model.parameters())
+    assert torch.equal(model.lm_head.weight, tiny_model(torch.bfloat16).lm_head.weight)
+
+
+def test_tiny_needs_no_folder() -> None:
+    assert describe("tiny").source == "tiny"
+    assert load_target_model("tiny", torch.float32, "cpu").dtype == torch.float32
+    assert load_tokenizer("tiny").eos_token == "<|im_end|>"
+
+
+def test_the_demo_says_so_where_its_target_cannot_be_had(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(smollm2, "missing_parts", lambda: "the package x is not installed")
+    description = describe("demo")
+    sentence = "The demo target cannot be had, since the package x is not installed; a tiny random target stands in for it."
+    assert (description.name, description.source, description.note) == ("demo", "tiny", sentence)
+    load_tokenizer("demo")
+    assert [record.getMessage() for record in caplog.records] == [sentence]
+
+
+def test_a_model_that_cannot_be_had_gets_a_sentence(tmp_path: Path, folder: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "a file").touch()
+    unweighted = tmp_path / "unweighted"
+    unweighted.mkdir()
+    (unweighted / "config.json").write_text((folder / "config.json").read_text())
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    (broken / "model.safetensors").touch()
+    cases = {
+        "./nowhere": "is no folder and no hub id",
+        str(tmp_path / "nowhere"): "is no folder and no hub id",
+        str(tmp_path / "a file"): "is no folder and no hub id",
+        str(tmp_path / "empty"): "without a config.json",
+        str(unweighted): "without weights",
+        str(broken): "the config of target .* cannot be read",
+        "nobody/no-such-model": "is no folder here, and the hub .* cannot be reached",
+    }
+    for name, complaint in cases.items():
+        with pytest.raises(ConfigError, match=complaint) as raised:
+            describe(name)
+        sentence = str(raised.value)
+        assert name in sentence
+        assert sentence.endswith(models.ACCEPTED)
+        assert "\n" not in sentence
+
+
+def test_an_architecture_that_nobody_knows(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-type"}))
+    with pytest.raises(ConfigError, match=r"cannot be read .*no-such-type"):
+        describe(str(folder))
+
+
+def test_broken_weights(folder: Path) -> None:
+    (folder / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(ConfigError, match="the weights of target"):
+        load_target_model(str(folder), torch.float32, "cpu")
+
+
+def test_a_tokenizer_without_a_chat_template(folder: Path) -> None:
+    (folder / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigError, match="has no chat template: use the model's instruct version"):
+        load_tokenizer(str(folder))
+
+
+def test_a_slow_tokenizer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(models, "_read", lambda *_: SimpleNamespace(is_fast=False, chat_template="x"))
+    with pytest.raises(ConfigError, match="has a slow tokenizer"):
+        load_tokenizer(str(folder))
+
+
+CHATML_TOKENS = "<|endoftext|> <|im_start|> <|im_end|> <repo_name> <empty_output>"
+
+
+def vocabulary(special: str) -> PreTrainedTokenizerFast:
+    return shapes.byte_level(shapes.CHATML, special, bos="<|im_start|>", eos="<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("special", "spare", "token"),
+    [
+        (CHATML_TOKENS, 40, None),
+        (CHATML_TOKENS, 0, "<empty_output>"),
+        (f"<mask> <|reserved_special_token_9|> {CHATML_TOKENS}", 0, "<mask>"),
+        (f"<|reserved_special_token_0|> <|reserved_special_token_247|> {CHATML_TOKENS}", 0, "<|reserved_special_token_247|>"),
+        (f"<unused0> <unused98> <tool> {CHATML_TOKENS}", 0, "<unused98>"),
+        (f"[control_8] [control_768] {CHATML_TOKENS}", 0, "[control_768]"),
+        (f"<SPECIAL_20> <SPECIAL_999> {CHATML_TOKENS}", 0, "<SPECIAL_999>"),
+    ],
+)
+def test_an_unused_token_is_found_to_mask_with(special: str, spare: int, token: str | None) -> None:
+    tokenizer = vocabulary(special)
+    config = SimpleNamespace(vocab_size=len(tokenizer) + spare, eos_token_id=None)
+    found = find_mask_token_id(config, tokenizer)
+    assert found == (len(tokenizer) if token is None else tokenizer.convert_tokens_to_ids(token))
+    check_mask_token_id(found, config, tokenizer)
+
+
+def test_a_vocabulary_without_an_unused_token() -> None:
+    tokenizer = vocabulary("<|im_start|> <|im_end|>")
+    with pytest.raises(ConfigError, match="has no unused token to mask with: name one"):
+        find_mask_token_id(SimpleNamespace(vocab_size=len(tokenizer)), tokenizer)
+
+
+def test_tinys_mask_token() -> None:
+    assert find_mask_token_id(tiny_config(), tiny_tokenizer()) == MASK
+
+
+@pytest.mark.parametrize(
+    ("token", "complaint"),
+    [
+        (PAD, r"must not be a pad or end token, got 258 \(<\|pad\|>\)"),
+        (END, "must not be a pad or end token"),
+        (7, "must not be a pad or end token"),
+        (260, "must be from 0 to 259, the target's vocabulary, got 260"),
+        (-1, "must be from 0 to 259"),
+    ],
+)
+def test_a_mask_token_that_texts_hold_is_refused(token: int, complaint: str) -> None:
+    config = tiny_config()
+    config.eos_token_id = [END, 7]
+    with pytest.raises(ConfigError, match=complaint):
+        check_mask_token_id(token, config, tiny_tokenizer())
