@@ -18,7 +18,7 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["HF_DATASETS_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Suites run beside each other on small machines; torch takes its number of threads from here when it is first imported.
-os.environ.setdefault("OMP_NUM_THREADS", "2")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 TOOLS = Path(__file__).parent.parent / ".tools" / "usr" / "bin"
 

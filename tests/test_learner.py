@@ -199,6 +199,21 @@ def test_what_a_step_tells() -> None:
     assert not learner.is_done
 
 
+def test_each_step_has_the_rate_of_its_middle_so_that_none_is_wasted() -> None:
+    optimizer = OptimizerConfig(learning_rate=3e-3, warmup_ratio=0.25)
+    learner = learner_for(dataclasses.replace(config_of(max_steps=4), optimizer=optimizer))
+    rates = [outcome.facts.learning_rate for outcome in train(learner, batches_of(4))]
+    falling = [(1 + math.cos(math.pi * done / 6)) / 2 for done in (1, 3, 5)]
+    assert rates == pytest.approx([3e-3 * share for share in (0.5, *falling)])
+
+
+def test_a_run_of_one_step_learns() -> None:
+    learner = learner_for(config_of(max_steps=1))
+    before = weights_of(learner)
+    assert train(learner, batches_of(1))[0].facts.learning_rate > 0
+    assert not torch.equal(weights_of(learner)["fc.weight"], before["fc.weight"])
+
+
 def test_counters_and_place_follow_every_step() -> None:
     learner = learner_for(config_of(accumulate=2))
     batches = batches_of(5)

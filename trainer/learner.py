@@ -112,13 +112,15 @@ class Learner:
         norm = self._optimizer.average(total[1])
         loss_sum, weight, *counts, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
         self._numbers = []
+        before = self.progress
         self.place = self._pending = replace(self._pending, step=self.place.step + 1)
         skipped = _why_skip(loss_sum, weight, grad_norm)
         if skipped:
             self._optimizer.forget()
             rate = 0.0
         else:
-            rate = self._optimizer.step(self.progress, norm)
+            # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
+            rate = self._optimizer.step((before + self.progress) / 2, norm)
         self._count_skips(skipped)
         return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
 
