@@ -1,6 +1,7 @@
 # The verbs of Draftscope. Each sets up what it needs in .venv, once; CI calls nothing else.
 
-PYTHON ?= python3
+# The Python that .venv is made with; another one than before makes it anew. Empty: python3 for a new one.
+PYTHON ?=
 RUNS ?= runs
 DASHBOARD_PORT ?= 8400
 STATUS_PORT ?= 9400
@@ -13,17 +14,21 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --disable-pip-version-check
 DONE := $(VENV)/done
+# A value as one word of the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test check format screenshot clean
+.PHONY: FORCE help demo test check format screenshot clean
 
 help: ## these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
-	@echo 'Settings: PYTHON=$(PYTHON) RUNS=$(RUNS) DASHBOARD_PORT=$(DASHBOARD_PORT) STATUS_PORT=$(STATUS_PORT) ARGS="..." TORCH_ARGS="..."'
+	@echo $(call quoted,Settings: PYTHON=$(or $(PYTHON),python3) RUNS=$(RUNS) DASHBOARD_PORT=$(DASHBOARD_PORT) \
+		STATUS_PORT=$(STATUS_PORT) ARGS="..." TORCH_ARGS="...")
 
 demo: $(DONE)/demo-target ## train a drafter for a small real model on this machine and watch it live; Ctrl-C ends it
-	@PYTHON=$(BIN)/python RUNS=$(RUNS) DASHBOARD_PORT=$(DASHBOARD_PORT) STATUS_PORT=$(STATUS_PORT) sh trainer/demo/run.sh $(ARGS)
+	@PYTHON=$(BIN)/python RUNS=$(call quoted,$(RUNS)) DASHBOARD_PORT=$(call quoted,$(DASHBOARD_PORT)) \
+		STATUS_PORT=$(call quoted,$(STATUS_PORT)) sh trainer/demo/run.sh $(ARGS)
 
 test: $(DONE)/dev $(DONE)/demo-target ## run the whole test suite
 	@sh tests/setup/tools.sh .tools
@@ -50,12 +55,13 @@ clean: ## remove .venv, .tools and caches; runs stay
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A file in .venv/done says that the requirements of that name are installed; it is older than a requirement that changed since.
+# The environment itself is looked at every time; its file is touched, and all after it installed again, if it had to be made anew.
 
-$(DONE)/venv:
-	@sh tests/setup/venv.sh $(VENV) $(PYTHON)
-	@mkdir -p $(DONE) && touch $@
+$(DONE)/venv: FORCE
+	@sh tests/setup/venv.sh $(VENV) $(call quoted,$(PYTHON))
+	@[ -e $@ ] || { mkdir -p $(DONE) && touch $@; }
 
-$(DONE)/torch: requirements/torch.txt | $(DONE)/venv
+$(DONE)/torch: requirements/torch.txt $(DONE)/venv
 	@echo 'Installing torch (a minute; many more where it comes with libraries for GPUs, some GB in all) ...'
 	@$(PIP) $(TORCH_ARGS) -r $< -c requirements/lock.txt
 	@touch $@
@@ -65,7 +71,7 @@ $(DONE)/trainer: requirements/trainer.txt requirements/lock.txt $(DONE)/torch
 	@$(PIP) -qq -r $< -c requirements/lock.txt
 	@touch $@
 
-$(DONE)/dashboard: requirements/dashboard.txt requirements/lock.txt | $(DONE)/venv
+$(DONE)/dashboard: requirements/dashboard.txt requirements/lock.txt $(DONE)/venv
 	@echo 'Installing what the dashboard needs ...'
 	@$(PIP) -qq -r $< -c requirements/lock.txt
 	@touch $@

@@ -34,7 +34,7 @@ def free_port() -> int:
 
 @pytest.fixture(scope="session")
 def chromium_path() -> str:
-    return chromium.find() or pytest.skip("no Chromium on this machine (apt-get install chromium)")
+    return chromium.find() or pytest.skip(f"no Chromium on this machine ({chromium.HOW_TO_GET})")
 
 
 @pytest.fixture(scope="session")

@@ -27,7 +27,7 @@ def main() -> int:
     args = parser.parse_args()
     path = chromium.find()
     if path is None:
-        print("No Chromium on this machine; install it with: apt-get install chromium", file=sys.stderr)
+        print(f"No Chromium on this machine; install it ({chromium.HOW_TO_GET}).", file=sys.stderr)
         return 2
     if args.url:
         take(path, args.url, args.output)

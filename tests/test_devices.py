@@ -1,6 +1,7 @@
 """trainer/devices.py on machines with made-up GPUs."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -66,8 +67,24 @@ def test_devices_given_by_name(machine: Machine) -> None:
 def test_auto_beside_a_name(machine: Machine) -> None:
     machine(HOPPER, HOPPER, HOPPER)
     placement = place(config(target_devices=("auto", "cpu"), drafter_device="cpu"))
-    assert [str(device) for device in placement.targets] == ["cuda:0", "cuda:1", "cpu"]
+    assert [str(device) for device in placement.targets] == ["cuda:0", "cuda:1", "cuda:2", "cpu"]
     assert str(placement.drafter) == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("named", "targets", "drafter"),
+    [
+        ({"drafter_device": "cuda:0"}, ["cuda:1"], "cuda:0"),
+        ({"target_devices": ("cuda:1",)}, ["cuda:1"], "cuda:0"),
+        ({"target_devices": ("cuda:0", "cuda:1")}, ["cuda:0", "cuda:1"], "cuda:1"),
+    ],
+)
+def test_what_is_named_leaves_the_rest_to_the_other_side(
+    machine: Machine, named: dict[str, Any], targets: list[str], drafter: str
+) -> None:
+    machine(HOPPER, HOPPER)
+    placement = place(config(**named))
+    assert ([str(device) for device in placement.targets], str(placement.drafter)) == (targets, drafter)
 
 
 @pytest.mark.parametrize("name", ["cuda:2", "cuda:-1", "cuda:x", "gpu", "CPU", "", "cpu:0", "mps", "meta"])
@@ -115,8 +132,8 @@ def test_each_device_is_described_once(machine: Machine) -> None:
     ]
 
 
-@pytest.mark.parametrize(("cores", "asked", "threads"), [(16, None, 8), (1, None, 1), (None, None, 1), (16, 3, 3)])
-def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: int | None, asked: int | None, threads: int) -> None:
+@pytest.mark.parametrize(("cores", "asked", "threads"), [(16, None, 8), (1, None, 1), (16, 3, 3)])
+def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: int, asked: int | None, threads: int) -> None:
     machine()
-    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     assert place(config(cpu_threads=asked)).cpu_threads == threads

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import PreTrainedTokenizerFast
+from transformers import BloomConfig, PhiConfig, PretrainedConfig, PreTrainedTokenizerFast, T5Config
 
 from tests import chat_templates as shapes
 from trainer import models, smollm2
 from trainer.config import ConfigError
-from trainer.models import check_mask_token_id, describe, find_mask_token_id, load_target_model, load_tokenizer
+from trainer.models import check_mask_token_id, describe, find_mask_token_id, load_target_model, load_tokenizer, outline_target
 from trainer.tiny import END, MASK, PAD, tiny_config, tiny_model, tiny_tokenizer
 
 
@@ -159,3 +159,43 @@ def test_a_mask_token_that_texts_hold_is_refused(token: int, complaint: str) -> 
     config.eos_token_id = [END, 7]
     with pytest.raises(ConfigError, match=complaint):
         check_mask_token_id(token, config, tiny_tokenizer())
+
+
+def saved(folder: Path, config: PretrainedConfig) -> str:
+    """A folder with a config and weights that nobody reads."""
+    config.save_pretrained(folder)
+    (folder / "model.safetensors").touch()
+    return str(folder)
+
+
+def test_an_outline_has_the_shape_and_no_memory() -> None:
+    outline = outline_target("tiny")
+    assert {weight.device.type for weight in outline.parameters()} == {"meta"}
+    whole = sum(weight.numel() for weight in tiny_model().parameters())
+    assert sum(weight.numel() for weight in outline.parameters()) == whole
+
+
+@pytest.mark.parametrize(
+    ("config", "sentence"),
+    [
+        (
+            BloomConfig(hidden_size=32, n_layer=6, n_head=2, vocab_size=99),
+            "BloomForCausalLM, whose decoder is not made of `layers`",
+        ),
+        (PhiConfig(hidden_size=32, num_hidden_layers=6, num_attention_heads=2, vocab_size=99), "PhiForCausalLM"),
+        (T5Config(d_model=32, num_layers=2, vocab_size=99), "no causal language model"),
+    ],
+)
+def test_a_target_that_is_built_otherwise_is_refused_before_its_weights_are_read(
+    tmp_path: Path, config: PretrainedConfig, sentence: str
+) -> None:
+    with pytest.raises(ConfigError, match=sentence):
+        outline_target(saved(tmp_path / "other", config))
+
+
+def test_a_head_with_a_bias_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    biased = tiny_model()
+    biased.lm_head.bias = torch.nn.Parameter(torch.zeros(260))
+    monkeypatch.setattr(models.AutoModelForCausalLM, "from_config", lambda *_, **__: biased)
+    with pytest.raises(ConfigError, match="no plain output head without a bias"):
+        outline_target("tiny")

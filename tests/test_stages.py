@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.threads import eventually, restless
 from trainer import stages as stages_module
 from trainer.queues import Cancelled, OrderedQueue, Queue
-from trainer.stages import Stages, StuckError
+from trainer.stages import Stages
 
 BIG = 10**9
 SOON = 1.0  # seconds; the promise is 5
@@ -371,15 +371,15 @@ def stuck(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     eventually(lambda: threads() == set())
 
 
-def test_a_thread_that_does_not_end_is_named(stuck: threading.Event) -> None:
+def test_a_thread_that_does_not_end_is_named_and_stops_nobody(stuck: threading.Event, caplog: pytest.LogCaptureFixture) -> None:
     def hang(numbers: Iterator[int]) -> Iterator[int]:
         yield next(numbers)
         stuck.wait()
 
     stages = Stages()
-    with pytest.raises(StuckError, match=r"did not end within 0.2 s: batches-0$"):
-        run(stages, plain, hang, leave_after=0)
-    assert stages.failed_stage == "batches"
+    run(stages, plain, hang, leave_after=0)
+    assert "did not end within 0.2 s: batches-0" in caplog.text
+    assert stages.failed_stage is None
     assert {stage.name: stage.running for stage in stages.read()} == {"dataset": 0, "batches": 1, "drafter": 0}
 
 

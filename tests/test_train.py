@@ -17,6 +17,7 @@ from trainer import checkpoint as checkpoints
 from trainer import target as targets
 from trainer.__main__ import EXIT_FAILED, EXIT_UNUSABLE, main
 from trainer.command import read_train_config
+from trainer.run import alone_in
 from trainer.train import train
 
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta", "iota", "kappa", "lambda", "mu"]
@@ -185,6 +186,7 @@ BAD = {
     "end token as mask": (["--drafter.mask-token-id", "257"], "257"),
     "pad token as mask": (["--drafter.mask-token-id", "258"], "258"),
     "too many layers": (["--drafter.target-layers", "50"], "target_layers"),
+    "too long": (["--dataset.max-length", "9000", "--batches.token-budget", "9000"], "at most the target's 4096 positions"),
     "broken name": (["--name", "../x"], "'../x'"),
     "nothing to resume": (["--resume", "nothing"], "'nothing', which is no run"),
 }
@@ -216,6 +218,54 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(data: str, runs: Path, c
     run(data, runs, "--name", "fixed", "--max-steps", "2")
     assert main(["train", "--resume", "fixed", "--runs", str(runs), "--seed", "5"]) == EXIT_UNUSABLE
     assert "seed is 5, but run 'fixed' was trained with 0" in capsys.readouterr().err
+
+
+def test_a_slow_batch_under_way_does_not_cost_the_last_checkpoint(data: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trainer.stages.JOIN_SECONDS", 0.2)
+    whole, slow = targets.Target._run, threading.Event()
+
+    def linger(self: Any, batch: Any, feature_TF: Any) -> None:
+        if batch.seq >= 4:
+            slow.wait(10)
+        whole(self, batch, feature_TF)
+
+    monkeypatch.setattr(targets.Target, "_run", linger)
+    try:
+        assert main(["train", *words(data, runs, "--name", "slow", "--max-steps", "4")]) == 0
+    finally:
+        slow.set()
+        for thread in threading.enumerate():
+            if thread.name.startswith("target"):
+                thread.join(10)
+    assert weights(runs, "slow")
+    assert lines(runs, "slow", "events.jsonl")[-1]["event"] == "finished"
+
+
+def test_a_resume_tells_its_own_flags_and_ends_where_they_say(data: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(data, runs, "--name", "more", "--max-steps", "2")
+    assert main(["train", "--resume", "more", "--runs", str(runs)]) == EXIT_UNUSABLE
+    assert "has taken its 2 steps: give more with --max-steps" in capsys.readouterr().err
+    flags = ("--max-steps", "4", "--optimizer.weight-decay", "0.5")
+    train(read_train_config(["--resume", "more", "--runs", str(runs), *flags]), ["again"])
+    assert [line["step"] for line in lines(runs, "more", "steps.jsonl")] == [1, 2, 3, 4]
+    (resumed,) = [event for event in lines(runs, "more", "events.jsonl") if event["event"] == "resumed"]
+    assert resumed["command"] == ["again"]
+    assert resumed["config"]["optimizer"]["weight_decay"] == 0.5
+    assert lines(runs, "more", "samples.jsonl")[-1]["max_steps"] == 4
+
+
+def test_nobody_else_trains_in_the_same_run(data: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(data, runs, "--name", "mine", "--max-steps", "2")
+    with alone_in(runs / "mine"):
+        assert main(["train", "--resume", "mine", "--runs", str(runs), "--max-steps", "4"]) == EXIT_UNUSABLE
+    assert "run 'mine' is being trained by another process" in capsys.readouterr().err
+
+
+def test_what_happens_is_in_the_log(data: str, runs: Path) -> None:
+    run(data, runs, "--name", "told", "--max-steps", "2", "--checkpoint.every", "1")
+    log = (runs / "told" / "log.txt").read_text()
+    assert "Started." in log
+    assert "Checkpoint of step 1 written" in log
 
 
 def test_logging_is_left_as_it_was(data: str, runs: Path) -> None:

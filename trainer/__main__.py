@@ -1,7 +1,7 @@
 """`python -m trainer train …` and `python -m trainer prepare …`.
 
-Exit codes: 0 done, or stopped in order by Ctrl-C; 1 the run failed; 2 what was asked for cannot work, and nothing was made; 3 a
-thread could not be ended; 130 a second Ctrl-C.
+Exit codes: 0 done, or stopped in order by Ctrl-C; 1 the run failed; 2 what was asked for cannot work, and nothing was made; 130
+Ctrl-C before the run began, or a second one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from trainer.config import ConfigError
+from trainer.config import EXIT_INTERRUPTED, ConfigError
 
 USAGE = """usage: python -m trainer COMMAND [options]
 
@@ -22,7 +22,7 @@ USAGE = """usage: python -m trainer COMMAND [options]
 python -m trainer COMMAND --help tells the options.
 """
 
-EXIT_FAILED, EXIT_UNUSABLE, EXIT_STUCK, EXIT_INTERRUPTED = 1, 2, 3, 130
+EXIT_FAILED, EXIT_UNUSABLE = 1, 2
 
 
 def main(words: list[str]) -> int:
@@ -31,7 +31,8 @@ def main(words: list[str]) -> int:
         asked_for_help = words[:1] in (["--help"], ["-h"])
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else EXIT_UNUSABLE
-    logging.basicConfig(level=logging.INFO, handlers=[logging.NullHandler()])
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to stderr, until a run's console takes over
+    logging.getLogger("trainer").setLevel(logging.INFO)
     try:
         return command(words[1:])
     except ConfigError as error:
@@ -46,16 +47,12 @@ def run_train(words: list[str]) -> int:
     from trainer.command import read_train_config
 
     config = read_train_config(words)
-    from trainer.stages import StuckError
     from trainer.train import train
 
     try:
         train(config, ["python", "-m", "trainer", "train", *words])
     except ConfigError:
         raise
-    except StuckError as error:
-        print(f"train: {error}", file=sys.stderr)
-        return EXIT_STUCK
     except Exception:
         return EXIT_FAILED  # the console and the log have told it, with its traceback
     return 0

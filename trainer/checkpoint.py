@@ -63,7 +63,7 @@ def write_checkpoint(
     """
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
-    final = root / f"step-{place.step:09d}"
+    final = checkpoint_folder(root, place.step)
     partial = root / f"{final.name}.tmp.{os.getpid()}"
     partial.mkdir()
     try:
@@ -79,6 +79,11 @@ def write_checkpoint(
     for old in [path for path in list_checkpoints(root) if path.name <= final.name][:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
+
+
+def checkpoint_folder(root: Path, step: int) -> Path:
+    """Where the checkpoint of `step` lies."""
+    return root / f"step-{step:09d}"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
@@ -105,9 +110,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was passed over."""
+    """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was passed over.
+
+    The one that `latest` names comes first: later steps may be of an attempt that a resume overtook.
+    """
     refused: list[str] = []
-    for path in reversed(list_checkpoints(root)):
+    paths = list_checkpoints(root)
+    for path in sorted(paths, key=lambda path: (path.name == _latest(root), path.name), reverse=True):
         try:
             return read_checkpoint(path), refused
         except BrokenCheckpointError as error:
@@ -190,6 +199,13 @@ def _flush(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _latest(root: Path) -> str:
+    try:
+        return (root / "latest").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _point_latest(root: Path, name: str) -> None:

@@ -17,6 +17,9 @@ Precision = Literal["auto", "float32", "bfloat16"]
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
+EXIT_INTERRUPTED = 130
+
+
 class ConfigError(ValueError):
     """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2."""
 
@@ -61,7 +64,7 @@ class DrafterConfig:
     layers: int = 5
     """Decoder layers of the drafter."""
     anchors: int = 512
-    """Anchors drawn from each batch."""
+    """Anchors drawn from each batch, whatever its size (the paper draws 512 from each conversation)."""
     target_layers: int = 5
     """Target layers whose outputs are the features; spread by DFlash's rule."""
     target_layer_ids: tuple[int, ...] = ()

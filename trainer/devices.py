@@ -34,24 +34,30 @@ class Placement:
 
 
 def place(config: TrainConfig) -> Placement:
-    """Resolve `auto`: the last GPU is the drafter's and the others are the targets'; one GPU is shared; without any, the CPU."""
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    own_targets = [f"cuda:{number}" for number in range(max(1, gpus - 1))] if gpus else ["cpu"]
-    names = [own for name in config.target_devices for own in (own_targets if name == "auto" else [name])]
-    drafter = (f"cuda:{gpus - 1}" if gpus else "cpu") if config.drafter_device == "auto" else config.drafter_device
+    """Resolve `auto`: the last GPU is the drafter's and the others are the targets'; one GPU is shared; without any, the CPU.
+
+    Where one side is named, the other takes GPUs that are left, or shares where none is.
+    """
+    gpus = _gpus() or ["cpu"]
+    named = [name for name in config.target_devices if name != "auto"]
+    drafter = config.drafter_device
+    if drafter == "auto":
+        drafter = ([gpu for gpu in gpus if gpu not in named] or gpus)[-1]
+    rest = [gpu for gpu in gpus if gpu != drafter] or [drafter]
+    names = [own for name in config.target_devices for own in (rest if name == "auto" else [name])]
     targets = tuple(find_device(name, "target_devices") for name in names)
     everywhere = (*targets, find_device(drafter, "drafter_device"))
     return Placement(
         targets=targets,
         drafter=everywhere[-1],
         precision=choose_precision(config.precision, everywhere),
-        cpu_threads=config.cpu_threads or max(1, (os.cpu_count() or 1) // 2),
+        cpu_threads=config.cpu_threads or max(1, len(os.sched_getaffinity(0)) // 2),
     )
 
 
 def find_device(name: str, field: str) -> torch.device:
     """The device called `name`; `field` is named in the error when there is none such."""
-    have = ["cpu"] + [f"cuda:{number}" for number in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)]
+    have = ["cpu", *_gpus()]
     wanted = "cuda:0" if name == "cuda" else name
     if wanted not in have:
         raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}")
@@ -64,6 +70,10 @@ def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) ->
         modern = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
         return torch.bfloat16 if modern else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def _gpus() -> list[str]:
+    return [f"cuda:{number}" for number in range(torch.cuda.device_count())] if torch.cuda.is_available() else []
 
 
 def _name(device: torch.device) -> str:

@@ -37,7 +37,8 @@ def choose_layer_ids(layers: int, config: DrafterConfig) -> tuple[int, ...]:
         )
     if max(ids) > layers - 2:
         # The last layer's output means the normed state to some servers and the raw one to others.
-        raise ConfigError(f"drafter.target_layer_ids must lie between 0 and {layers - 2} for this target, got {max(ids)}")
+        field = "drafter.target_layer_ids" if config.target_layer_ids else "the layers that drafter.target_layers asks for"
+        raise ConfigError(f"{field} must lie between 0 and {layers - 2} for this target, got {max(ids)}")
     return ids
 
 
@@ -45,8 +46,11 @@ def drafter_architecture(target: PretrainedConfig, config: DrafterConfig, layer_
     """The drafter's config: the target's shape and RoPE, Qwen3's style, DFlash's own keys.
 
     Equal to the target's where serving needs it: hidden size and vocabulary (its embedding and head are used), RoPE (or acceptance
-    collapses in silence).
+    collapses in silence). Raises `ConfigError` for a target that has none of it.
     """
+    for needed in ("num_attention_heads", "intermediate_size", "rope_parameters"):
+        if getattr(target, needed, None) is None:
+            raise ConfigError(f"a drafter takes its shape from the target's, and a {target.model_type!r} has no {needed}")
     heads = target.num_attention_heads
     return Qwen3Config(
         vocab_size=target.vocab_size,
@@ -70,7 +74,11 @@ def drafter_architecture(target: PretrainedConfig, config: DrafterConfig, layer_
 def _rope_of(target: PretrainedConfig) -> dict[str, Any]:
     """The target's RoPE; of a target whose kinds of layer differ in it (Gemma 3), the full-attention layers'."""
     rope = dict(target.rope_parameters)
-    return dict(rope["full_attention"]) if "full_attention" in rope else rope
+    rope = dict(rope["full_attention"]) if "full_attention" in rope else rope
+    if rope.get("rope_type") in ("dynamic", "longrope"):
+        # transformers changes their frequencies in place with the length that it sees: packing and threads would disagree.
+        raise ConfigError(f"the target's RoPE is of the type {rope['rope_type']!r}, which packed batches cannot train for")
+    return rope
 
 
 class Attention(nn.Module):
@@ -94,6 +102,9 @@ class Attention(nn.Module):
         query = self.q_norm(self._heads(self.q_proj(draft_QD)))
         key = self.k_norm(self._heads(self.k_proj(both_KD)))
         value = self._heads(self.v_proj(both_KD))
+        if query.is_cuda and len(key) < len(query):
+            # With a mask and grouped heads only the math kernel is left there, which keeps every score for backward.
+            key, value = (heads.repeat_interleave(len(query) // len(heads), 0) for heads in (key, value))
         cos, sin = rope
         drafts = len(draft_QD)
         query = query * cos[-drafts:] + rotate_half(query) * sin[-drafts:]
@@ -157,9 +168,6 @@ class Drafter(nn.Module):
         for layer in self.layers:
             draft_QD = layer(draft_QD, context_TD, (cos[0], sin[0]), mask_QK)
         return self.norm(draft_QD)  # type: ignore[no-any-return]
-
-    def parameter_count(self) -> int:
-        return sum(parameter.numel() for parameter in self.parameters())
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):

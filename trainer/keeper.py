@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 
 from trainer.checkpoint import folder_bytes, write_checkpoint
@@ -21,7 +22,7 @@ class Keeper:
     def __init__(self, run: Run, plan: Plan, learner: Learner, live: Live) -> None:
         self._run = run
         self._config = plan.config.checkpoint
-        self._facts = plan.identity()
+        self._facts = {"identity": plan.identity(), "config": dataclasses.asdict(plan.config)}
         self._learner = learner
         self._live = live
         self._saved_step = 0

@@ -62,7 +62,7 @@ class Learner:
     @property
     def is_done(self) -> bool:
         """Whether the last step has been taken; otherwise the data's end decides."""
-        return self.place.step == self._config.max_steps
+        return self._config.max_steps is not None and self.place.step >= self._config.max_steps
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run."""
@@ -75,10 +75,7 @@ class Learner:
         return self.drafter.state_dict(), self._optimizer.state_dict()
 
     def learn(self, features: FeatureBatch) -> Outcome | None:
-        """Take in one batch; once there are as many as a step needs, take the step and tell what it did.
-
-        Raises `DivergedError` after too many steps in a row whose update had to be left out.
-        """
+        """Take in one batch; once there are as many as a step needs, take the step and tell what it did."""
         batch = features.batch
         anchors = draw_anchors(batch, self._config.drafter.anchors, generator_for(self._config.seed, batch.seq))
         blocks = lay_blocks(batch, *anchors, self._config.drafter.block_size)
@@ -103,8 +100,20 @@ class Learner:
         return outcome
 
     def finish(self) -> Outcome | None:
-        """The step over what is left at the end of the data, if anything is."""
-        return self._step() if self._numbers else None
+        """The data is used up: the step over what is left of it, if anything is."""
+        self._pending = replace(self._pending, epoch=self._config.batches.epochs, position=0)
+        if self._numbers:
+            return self._step()
+        self.place = self._pending
+        return None
+
+    def raise_if_diverged(self) -> None:
+        """Raises `DivergedError` after too many steps in a row whose loss or gradient was not finite."""
+        if self._skips >= SKIPS_IN_A_ROW:
+            raise DivergedError(
+                f"{SKIPS_IN_A_ROW} steps in a row had a loss or a gradient that is not finite: begin anew with a smaller "
+                f"--optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
+            )
 
     def _step(self) -> Outcome:
         device = self._target.head_VD.device
@@ -121,7 +130,7 @@ class Learner:
         else:
             # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
             rate = self._optimizer.step((before + self.progress) / 2, norm)
-        self._count_skips(skipped)
+        self._skips = self._skips + 1 if skipped in NON_FINITE else 0
         return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
 
     def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepFacts:
@@ -144,14 +153,6 @@ class Learner:
             samples=self.place.samples,
             step_seconds=seconds,
         )
-
-    def _count_skips(self, skipped: str) -> None:
-        self._skips = self._skips + 1 if skipped in NON_FINITE else 0
-        if self._skips >= SKIPS_IN_A_ROW:
-            raise DivergedError(
-                f"{SKIPS_IN_A_ROW} steps in a row had a {skipped.replace('_', ' ')}: go on from an older checkpoint with --resume, "
-                f"or begin anew with a smaller --optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
-            )
 
     def _visits(self, place: Place) -> float:
         return place.epoch + place.position / self._conversations

@@ -6,6 +6,7 @@ change. `stepped` runs on the drafter's own thread and touches memory only.
 
 from __future__ import annotations
 
+import logging
 import math
 import threading
 import time
@@ -21,6 +22,8 @@ from trainer.recorder import Recorder
 from trainer.snapshot import Checkpointed, Snapshot, readings_of, status_of
 from trainer.verdict import Facts, StageShare, Verdict, judge
 
+log = logging.getLogger(__name__)
+
 # States in which the run itself says how it stands, whatever the stages do.
 _SAID = ("paused", "finished", "failed")
 _WARNINGS = 20
@@ -30,7 +33,7 @@ _SENTENCE = 500
 class Live:
     """One attempt, from before the target is loaded until after the last step.
 
-    `run_facts` is as `run.json`; `describe` adds what becomes known later. `clock` counts seconds and never goes back, `wall` gives
+    `run_facts` is as `run.json`. `clock` counts seconds and never goes back, `wall` gives
     Unix time.
     """
 
@@ -58,6 +61,7 @@ class Live:
         self._before_stall = "starting"
         self._changing = threading.Lock()  # of the state and the warnings; not taken for a step, save the first
         self._phase, self._phase_since = "", self._began
+        self._arrived = False
         self._checkpoint: Checkpointed | None = None
         self._failed_stage: str | None = None
         self._last_error: str | None = None
@@ -69,10 +73,6 @@ class Live:
 
     # What the run says.
 
-    def describe(self, **facts: Any) -> None:
-        """Add to what is known of the run; keys as in `run.json`."""
-        self._facts = {**self._facts, **facts}
-
     def phase(self, text: str) -> None:
         """What it is doing while it starts, as in "loading the target"."""
         self._phase, self._phase_since = text, self._clock()
@@ -81,9 +81,10 @@ class Live:
         """Say where this attempt goes on from; a new run from nothing."""
         self._base = Base(step, context_tokens, draft_tokens, samples)
         if self.record.attempt == 0:
-            self.record.event("started", "Started.", step)
+            self._tell(logging.INFO, "started", "Started.", step)
         else:
-            self.record.event("resumed", f"Resumed after step {step:,}.", step)
+            anew = {name: self._facts.get(name) for name in ("command", "git_commit", "versions", "config")}
+            self._tell(logging.INFO, "resumed", f"Resumed after step {step:,}.", step, **anew)
 
     def stepped(self, facts: StepFacts, skipped: str = "") -> None:
         """Take in an optimizer step; `skipped` says why its update was left out (one of SKIP_REASONS), or is empty.
@@ -103,7 +104,7 @@ class Live:
         if skipped:
             message = f"The update of step {facts.step:,} was left out: {_words(skipped)}."
             self.recorder.add(metrics.SKIPPED_STEPS, 1, skipped)
-            self.record.event("skipped", message, facts.step, reason=skipped)
+            self._tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
         self.recorder.add(metrics.WATCH_SECONDS, time.perf_counter() - before, "record")
 
     def dropped(self, reason: str, example: str = "", count: int = 1) -> None:
@@ -114,7 +115,7 @@ class Live:
         if len(str(after)) > len(str(before)) or before == 0:
             known = f"{after:,} conversation{'' if after == 1 else 's'} so far left out: {_words(reason)}"
             message = f"{known} ({example})." if example else f"{known}."
-            self.record.event("dropped", message, self.step, reason=reason, count=after)
+            self._tell(logging.WARNING, "dropped", message, self.step, reason=reason, count=after)
 
     def checkpointed(self, step: int, path: str | Path, size: int, seconds: float) -> None:
         """A checkpoint of `size` bytes is whole."""
@@ -122,26 +123,23 @@ class Live:
         self.recorder.add(metrics.CHECKPOINTS, 1, "written")
         self.recorder.record(metrics.CHECKPOINT_SECONDS, seconds)
         message = f"Checkpoint of step {step:,} written in {seconds:.1f} s."
-        self.record.event("checkpoint", message, step, path=str(path), bytes=size, seconds=round(seconds, 3))
+        self._tell(logging.INFO, "checkpoint", message, step, path=str(path), bytes=size, seconds=round(seconds, 3))
 
     def checkpoint_failed(self, message: str) -> None:
-        self._last_error = _sentence(message)
         self.recorder.add(metrics.CHECKPOINTS, 1, "failed")
-        self.record.event("checkpoint_failed", self._last_error, self.step)
+        self._warn_on_page(_sentence(message))
+        self._tell(logging.ERROR, "checkpoint_failed", _sentence(message), self.step)
 
     def warn(self, message: str) -> None:
         """Something that a person should know; said again, it is not shown twice."""
         sentence = _sentence(message)
-        with self._changing:
-            new = sentence not in self._warnings
-            self._warnings = (*(warning for warning in self._warnings if warning != sentence), sentence)[-_WARNINGS:]
-        if new:
-            self.record.event("warning", sentence, self.step)
+        if self._warn_on_page(sentence):
+            self._tell(logging.WARNING, "warning", sentence, self.step)
 
     def finished(self, message: str = "") -> None:
         """The run came to its end; by default the event carries the verdict's sentence."""
         self._end("finished")
-        self.record.event("finished", message or self.verdict().sentence, self.step)
+        self._tell(logging.INFO, "finished", message or self.verdict().sentence, self.step)
 
     def failed(self, stage: str | None, error: BaseException | str, traceback_text: str = "") -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -155,6 +153,21 @@ class Live:
             raise ValueError(f"state must be one of {', '.join(RUN_STATES)}, got {state!r}")
         with self._changing:
             self._state = state
+
+    def arrived(self) -> None:
+        """The data is used up: the run is done, whatever share of it the last step stood for."""
+        self._arrived = True
+
+    def _tell(self, level: int, event: str, message: str, step: int, **fields: Any) -> None:
+        log.log(level, "%s", message)
+        self.record.event(event, message, step, **fields)
+
+    def _warn_on_page(self, sentence: str) -> bool:
+        """Show it among the warnings; tells whether it is new there."""
+        with self._changing:
+            new = sentence not in self._warnings
+            self._warnings = (*(warning for warning in self._warnings if warning != sentence), sentence)[-_WARNINGS:]
+        return new
 
     def _end(self, state: str) -> None:
         self._ended = self._clock()
@@ -194,6 +207,8 @@ class Live:
     @property
     def progress_ratio(self) -> float | None:
         """How much of the run is done, 0 to 1; None where that is not known."""
+        if self._arrived:
+            return 1.0
         if self._newest is not None and self._newest.facts.progress_ratio is not None:
             return self._newest.facts.progress_ratio
         last = self._facts.get("max_steps")
@@ -250,7 +265,7 @@ class Live:
             elapsed=self.elapsed,
             now=self._clock(),
             watch_seconds=sum(self.recorder.total(metrics.WATCH_SECONDS, part) for part in metrics.WATCH_PARTS),
-            record_errors=self.record.errors,
+            record_errors=self.record.errors + self.record.dropped,
         )
 
     def status(self) -> dict[str, Any]:

@@ -208,7 +208,7 @@ STAGE_SECONDS = Metric(
     unit="seconds",
     labels=("stage", "state"),
     help="Thread time of a stage by state: busy, waiting_input, waiting_output. The three add up to threads x elapsed time.",
-    question="Which stage is the bottleneck?",
+    question="Which stage holds the run back?",
 )
 STAGE_THREADS = Metric(
     name="stage_threads",

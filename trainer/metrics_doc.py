@@ -33,6 +33,10 @@ LABEL_VALUES = (
     ("stage_seconds_total", "state", metrics.STAGE_STATES),
     ("queue_*", "queue", metrics.QUEUES),
     ("tokens_total", "kind", metrics.TOKEN_KINDS),
+    ("samples_dropped_total", "reason", metrics.DROP_REASONS),
+    ("skipped_steps_total", "reason", metrics.SKIP_REASONS),
+    ("checkpoints_total", "outcome", metrics.CHECKPOINT_OUTCOMES),
+    ("watch_*", "part", metrics.WATCH_PARTS),
 )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 import transformers
 from huggingface_hub import constants as hub
+from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
 from trainer import smollm2
@@ -94,6 +95,22 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
         way = "use the model's instruct version, or put its template into chat_template.jinja beside tokenizer.json"
         raise ConfigError(f"target {name!r} has no chat template: {way}")
     return tokenizer
+
+
+def outline_target(name: str) -> PreTrainedModel:
+    """The target without its weights, on the `meta` device. Raises `ConfigError` where its parts are not where training looks."""
+    config = load_config(name)
+    with torch.device("meta"):
+        try:
+            model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+        except (ValueError, KeyError) as error:
+            raise ConfigError(f"target {name!r} is no causal language model that transformers knows: {ACCEPTED}") from error
+    layers, head = getattr(model.get_decoder(), "layers", None), model.get_output_embeddings()
+    if not isinstance(layers, nn.ModuleList) or not hasattr(model.get_decoder(), "norm"):
+        raise ConfigError(f"target {name!r} is a {type(model).__name__}, whose decoder is not made of `layers` and a last `norm`")
+    if head is None or getattr(head, "bias", None) is not None:
+        raise ConfigError(f"target {name!r} has no plain output head without a bias, which a DFlash drafter needs")
+    return model
 
 
 def load_target_model(name: str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:

@@ -105,6 +105,7 @@ def step_line(facts: StepFacts, elapsed: float) -> dict[str, Any]:
     """A line of `steps.jsonl`."""
     return {
         "step": facts.step,
+        "seq": facts.seq,
         "elapsed": round(elapsed, 4),
         "epoch": facts.epoch,
         "loss": facts.loss,

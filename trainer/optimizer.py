@@ -59,4 +59,8 @@ class Optimizer:
         return self._adam.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take over the moments; decay and implementation stay those of this process."""
+        own = [{"weight_decay": group["weight_decay"], "fused": group["fused"]} for group in self._adam.param_groups]
         self._adam.load_state_dict(state)
+        for group, settings in zip(self._adam.param_groups, own, strict=True):
+            group.update(settings)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import datetime
+import fcntl
 import importlib.metadata
 import os
 import platform
@@ -11,6 +13,7 @@ import secrets
 import socket
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +34,7 @@ class Run:
 
     folder: Path
     facts: dict[str, Any]
+    """As in `run.json`, with what this attempt says anew."""
     attempt: int
     checkpoint: Checkpoint | None = None
     warnings: tuple[str, ...] = ()
@@ -47,7 +51,20 @@ class Run:
 
 def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
     """Make a new run's folder, or find the one to resume. Raises `ConfigError`."""
-    return _resume(config, plan) if config.resume else _create(config, plan, command)
+    return _resume(config, plan, command) if config.resume else _create(config, plan, command)
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Keep every other process from training in the same run. Raises `ConfigError` where one does already."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first") from None
+    finally:
+        os.close(descriptor)
 
 
 def find_run(name: str, runs: Path) -> Path:
@@ -82,23 +99,28 @@ def _create(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
             f"run {name!r} exists in {config.runs}: go on with it by --resume {name}, or choose another --name"
         ) from None
     except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
         raise ConfigError(f"the run's folder {folder} cannot be made: {error.strerror}; choose another with --runs") from error
     return Run(folder=folder, facts=facts, attempt=0, warnings=(plan.target.note,) if plan.target.note else ())
 
 
-def _resume(config: TrainConfig, plan: Plan) -> Run:
+def _resume(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
     folder = find_run(str(config.resume), Path(config.runs))
     checkpoint, refused = newest_checkpoint(folder / "checkpoints")
     if checkpoint is None:
         raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
     for name, now in plan.identity().items():
-        before = checkpoint.facts.get(name)
+        before = checkpoint.facts["identity"].get(name)
         if before != now:
             raise ConfigError(
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
             )
+    if config.max_steps is not None and checkpoint.place.step >= config.max_steps:
+        raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.place.step:,} steps: give more with --max-steps")
     warnings = tuple(f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused)
-    return Run(folder=folder, facts=read_facts(folder), attempt=next_attempt(folder), checkpoint=checkpoint, warnings=warnings)
+    facts = {**read_facts(folder), **attempt_facts(plan, command)}
+    return Run(folder=folder, facts=facts, attempt=next_attempt(folder), checkpoint=checkpoint, warnings=warnings)
 
 
 def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
@@ -109,20 +131,14 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
         "id": name,
         "name": name,
         "started_at": now.isoformat(timespec="seconds"),
-        "command": command,
-        "git_commit": git_commit(),
-        "host": socket.gethostname(),
-        "pid": os.getpid(),
-        "versions": versions(),
-        "config": dataclasses.asdict(config),
-        "max_steps": config.max_steps,
-        "devices": plan.placement.describe(),
+        **attempt_facts(plan, command),
         "target": {
             "name": target.name,
             "architecture": target.architecture,
             "layers": target.layers,
             "hidden_size": target.hidden_size,
             "vocab_size": target.vocab_size,
+            "parameters": plan.target_parameters,
             "layer_ids": list(plan.layer_ids),
             "precision": str(plan.placement.precision).removeprefix("torch."),
             "note": target.note,
@@ -131,8 +147,23 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
             "layers": config.drafter.layers,
             "block_size": config.drafter.block_size,
             "mask_token_id": plan.mask_token_id,
+            "parameters": plan.drafter_parameters,
         },
         "data": {"path": config.data, "conversations": len(plan.conversations), "fingerprint": plan.fingerprint},
+    }
+
+
+def attempt_facts(plan: Plan, command: list[str]) -> dict[str, Any]:
+    """What each attempt of a run says anew; a resume may come with other flags, on another machine."""
+    return {
+        "command": command,
+        "git_commit": git_commit(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "versions": versions(),
+        "config": dataclasses.asdict(plan.config),
+        "max_steps": plan.config.max_steps,
+        "devices": plan.placement.describe(),
     }
 
 

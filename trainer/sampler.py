@@ -26,6 +26,7 @@ from trainer.moments import NO_FIGURES, Tick, gpu_readings, queue_readings, stag
 from trainer.pace import WINDOW_SECONDS, Pace
 from trainer.record import RunRecord
 from trainer.recorder import Reading, Recorder
+from trainer.snapshot import sample_of
 from trainer.stages import StageReading, Stages
 from trainer.verdict import Verdict, judge, shares
 
@@ -136,7 +137,7 @@ class Sampler:
         self._see_stall(tick)
         self._see_record()
         self._live.ticked(tick)
-        self._record.sample({"step": self._live.step, "state": self._live.state, **tick.shown()})
+        self._record.sample(sample_of(self._live.snapshot()))
 
     def _remember(self, now: _Moment) -> tuple[_Moment, _Moment]:
         """Add a moment to the window; returns its oldest and its newest.
@@ -172,7 +173,7 @@ class Sampler:
             return
         running = [share for share in tick.stages if share.running]
         stuck = [share.seconds_on_item for share in running if share.name == verdict.stage]
-        seconds = stuck[0] if stuck else min(share.seconds_since_progress for share in running)
+        seconds = stuck[0] if stuck else min((share.seconds_since_progress for share in running), default=0.0)
         if self._live.stalled(verdict.stage, seconds, verdict.sentence):
             log.error("%s %s", verdict.sentence, _try_to_dump(self._record.folder))
 

@@ -76,6 +76,18 @@ def status_of(known: Snapshot) -> dict[str, Any]:
     return dict(strict(status))
 
 
+def sample_of(known: Snapshot) -> dict[str, Any]:
+    """A line of `samples.jsonl`: what `/status` says and no other file of the record does."""
+    return {
+        "step": known.step,
+        "max_steps": known.run.get("max_steps"),
+        "progress_ratio": known.progress_ratio,
+        "eta_seconds": _eta(known),
+        "state": known.state,
+        **known.tick.shown(),
+    }
+
+
 def _eta(known: Snapshot) -> float | None:
     """From the pace of the last 60 s; None while there is none, and for a run that ended before its time."""
     done, pace = known.progress_ratio, known.tick.rates.progress_per_second

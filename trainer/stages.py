@@ -6,6 +6,7 @@ The first failure anywhere cancels every queue, and leaving the `with` block joi
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -21,9 +22,7 @@ StageFunction = Callable[[Iterator[T]], Iterator[U]]
 
 JOIN_SECONDS = 5.0
 
-
-class StuckError(RuntimeError):
-    """Threads that did not end in time; Python cannot end them, only the process can."""
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +55,7 @@ class Stages:
         self._consumer: str | None = None
         self._failure: tuple[str | None, BaseException] | None = None
         self._lock = threading.Lock()
+        self._closed = False
         self.failed_stage: str | None = None
         """Known once the `with` block has been left by an error."""
 
@@ -91,6 +91,11 @@ class Stages:
         finally:
             meter.enter(None)
 
+    def close(self) -> None:
+        """What is under way is not wanted any more: let go of the queues. What a stage raises from now on does not count."""
+        self._closed = True
+        self._cancel()
+
     def read(self) -> list[StageReading]:
         return [_add_up(name, [meter.read() for meter in meters], self._clock()) for name, meters in list(self._meters.items())]
 
@@ -106,9 +111,8 @@ class Stages:
         stuck = self._join()
         complaint = f"these threads did not end within {JOIN_SECONDS:g} s: {', '.join(stuck)}"
         if self._failure is None:
-            if stuck:
-                self.failed_stage = stuck[0].rpartition("-")[0]
-                raise StuckError(complaint)
+            if stuck:  # Python cannot end them; the process can
+                log.warning(complaint)
             return
         self.failed_stage, first = self._failure
         if self.failed_stage is not None:
@@ -138,15 +142,18 @@ class Stages:
 
     def _fail(self, name: str | None, error: BaseException) -> None:
         with self._lock:
-            if self._failure is None:
+            if self._failure is None and not self._closed:
                 self._failure = (name, error)
+        self._cancel()
+
+    def _cancel(self) -> None:
+        with self._lock:
             for queue in self._queues:
                 queue.cancel()
 
     def _join(self) -> list[str]:
         """Cancel every queue and wait for the threads; returns the names of those that did not end in time."""
-        for queue in self._queues:
-            queue.cancel()
+        self._cancel()
         deadline = time.monotonic() + JOIN_SECONDS
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))

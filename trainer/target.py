@@ -82,8 +82,8 @@ class Target:
             self._body.layers[layer].register_forward_hook(self._keep(place))
 
     def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
-        """The stage. Where devices are GPUs, the thread that iterates it works on streams of its own."""
-        streams = [torch.cuda.Stream(device) for device in {self._ring.device, self.device} if device.type == "cuda"]  # type: ignore[no-untyped-call]
+        """The stage. Where devices are GPUs, its thread works on streams of its own, the target's device being the current one."""
+        streams = [torch.cuda.Stream(device) for device in dict.fromkeys((self._ring.device, self.device)) if device.type == "cuda"]  # type: ignore[no-untyped-call]
         for batch in batches:
             # Contexts are left before each yield: in a generator they would leak into whoever reads it.
             with torch.no_grad(), _using(streams):
@@ -125,12 +125,9 @@ class Target:
 
 
 def borrow_weights(model: PreTrainedModel, device: torch.device) -> TargetWeights:
-    """The target's embedding and head on the drafter's device. Raises `ValueError` where a head has a bias."""
-    head = model.get_output_embeddings()
-    if head is None or getattr(head, "bias", None) is not None:
-        raise ValueError(f"{type(model).__name__} has no plain output head without a bias, which a DFlash drafter needs")
-    embedding = model.get_input_embeddings().weight.detach()
-    return TargetWeights(embedding.to(device), head.weight.detach().to(device))
+    """The target's embedding and head on the drafter's device."""
+    embedding, head = model.get_input_embeddings().weight, model.get_output_embeddings().weight
+    return TargetWeights(embedding.detach().to(device), head.detach().to(device))
 
 
 def _first_layers(model: PreTrainedModel, count: int) -> Any:

@@ -16,10 +16,11 @@ from trainer.dataset import Sample, Tokeniser, Visits
 from trainer.batches import TokenBatch, pack
 from trainer.target import FeatureBatch
 from trainer.learner import Learner
+from trainer.checkpoint import checkpoint_folder
 from trainer.keeper import Keeper
 from trainer.loading import load
 from trainer.queues import OrderedQueue, Queue
-from trainer.run import Run, open_run
+from trainer.run import Run, alone_in, open_run
 from trainer.stages import Stages
 from trainer.watch import Watch, interruptible, listening
 
@@ -29,7 +30,7 @@ def train(config: TrainConfig, command: list[str]) -> None:
     plan = check(config)
     with interruptible() as stop, listening(config.watch) as server:
         run = open_run(config, plan, command)
-        with Watch(run, config.watch, server) as watch:
+        with alone_in(run.folder), Watch(run, config.watch, server) as watch:
             watch.finish(travel(plan, run, watch, stop))
 
 
@@ -52,7 +53,7 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
         batches = Queue[TokenBatch]("batches", config.queues.batches, size)
         stages.start("batches", samples, packing, into=batches)
 
-        features = OrderedQueue[FeatureBatch]("features", config.queues.features, size, first_seq=start.next_seq)
+        features = OrderedQueue[FeatureBatch]("features", plan.feature_slots, size, first_seq=start.next_seq)
         stages.start("target", batches, *[target.extract for target in targets], into=features)
 
         for batch in stages.consume("drafter", features, give_up=stop.is_set):
@@ -61,11 +62,15 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
                 keeper.save_if_due()
             if learner.is_done:
                 break
+            learner.raise_if_diverged()
         else:
-            if not stop.is_set() and (outcome := learner.finish()) is not None:
-                live.stepped(outcome.facts, outcome.skipped)
-    live.set_state("finishing")
-    keeper.save_last()
+            if not stop.is_set():
+                if (outcome := learner.finish()) is not None:
+                    live.stepped(outcome.facts, outcome.skipped)
+                live.arrived()
+        stages.close()
+        live.set_state("finishing")
+        keeper.save_last()
     return last_words(run, learner, interrupted=stop.is_set())
 
 
@@ -73,4 +78,4 @@ def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
     step = learner.place.step
     if interrupted:
         return f"Stopped as asked after step {step:,}. Go on with: python -m trainer train --resume {run.folder}"
-    return f"Finished after step {step:,}. The drafter lies in {run.checkpoints / 'latest'}."
+    return f"Finished after step {step:,}. The drafter lies in {checkpoint_folder(run.checkpoints, step)}."

@@ -165,7 +165,7 @@ def _look(facts: Facts, previous: Verdict | None) -> Verdict:
             return _verdict(facts, "paused", None, f"Paused at step {facts.step:,}")
     if (divergence := _diverged(facts)) is not None:
         return _verdict(facts, "diverged", None, divergence)
-    if previous is not None and (facts.state == "finishing" or _is_over(facts.stages)):
+    if previous is not None and previous.state != "stalled" and (facts.state == "finishing" or _is_over(facts.stages)):
         return replace(previous, pending=None, lost_device_hours=facts.lost_device_hours)
     return _stalled(facts) or _warming_up(facts) or _weigh(facts)
 

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from prometheus_client import CollectorRegistry
 
 from trainer import metrics
-from trainer.config import WatchConfig
+from trainer.config import EXIT_INTERRUPTED, WatchConfig
 from trainer.console import Console, choose_mode
 from trainer.live import Live
 from trainer.record import RecordLogHandler, RunRecord
@@ -27,7 +27,7 @@ from trainer.status import StatusServer, create_app
 
 log = logging.getLogger("trainer")
 
-EXIT_INTERRUPTED = 130
+SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
 
 
 class Watch:
@@ -42,14 +42,15 @@ class Watch:
         self._sampler = Sampler(self.live, self._recorder, self._record, config)
         addresses = {"status": f"{server.address}/status"} if server.address else {}
         self._console = Console(self.live, choose_mode(config.console, sys.stdout), sys.stdout, addresses)
-        self._handlers = [RecordLogHandler(self._record), self._console.log_handler()]
+        self._handlers_before: list[logging.Handler] = []
+        self._handlers: list[logging.Handler] = [RecordLogHandler(self._record), self._console.log_handler()]
         self._allow_hosts = config.allow_hosts
         self._stages: Stages | None = None
         self._last_words = ""
 
     def __enter__(self) -> Watch:
-        for handler in self._handlers:
-            logging.getLogger().addHandler(handler)
+        root = logging.getLogger()
+        self._handlers_before, root.handlers = root.handlers, self._handlers
         spent = lambda seconds: self._recorder.add(metrics.WATCH_SECONDS, seconds, "http")  # noqa: E731
         self._server.start(create_app(self.live, self._recorder.exposition, self._allow_hosts, spent))
         self._sampler.start()
@@ -76,8 +77,7 @@ class Watch:
         self._sampler.stop()
         self._console.stop(self._last_words)
         self._record.close()
-        for handler in self._handlers:
-            logging.getLogger().removeHandler(handler)
+        logging.getLogger().handlers = self._handlers_before
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None
@@ -107,8 +107,11 @@ def interruptible() -> Iterator[threading.Event]:
 
     def handle(number: int, _: FrameType | None) -> None:
         if stop.is_set():
+            if sys.stdout.isatty():
+                os.write(1, SHOW_CURSOR)
             os._exit(EXIT_INTERRUPTED)
         stop.set()
+        log.warning("Stopping after this step, with a checkpoint. Once more ends it at once, without one.")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

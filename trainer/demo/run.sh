@@ -10,6 +10,7 @@ python=${PYTHON:-.venv/bin/python}
 runs=${RUNS:-runs}
 dashboard_port=${DASHBOARD_PORT:-8400}
 status_port=${STATUS_PORT:-9400}
+start_seconds=${START_SECONDS:-30} # for the dashboard to answer
 log=.cache/demo-dashboard.log
 
 dashboard=
@@ -44,32 +45,42 @@ stop_if_asked() {
     [ "$stopping" = no ] || exit 130
 }
 
+# require_free PORT LOWEST WHO SETTING. Port 0, any free one, is for the trainer alone: it says which one it got.
 require_free() {
-    "$python" - "$1" <<'END' && return
+    "$python" - "$1" "$2" <<'END' && return
 import socket, sys
 with socket.socket() as probe:
     probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        probe.bind(("127.0.0.1", int(sys.argv[1])))
+        port, lowest = map(int, sys.argv[1:])
+        if port < lowest:
+            sys.exit(1)
+        probe.bind(("127.0.0.1", port))
     except (OSError, OverflowError, ValueError):
         sys.exit(1)
 END
     stop_if_asked
-    say "Port $1 is in use or is no port, so the $2 cannot have it. Choose another: make demo $3=PORT"
+    say "Port $1 is in use or is no port, so the $3 cannot have it. Choose another: make demo $4=PORT"
     exit 2
 }
+
+fail_to_start() {
+    say "$1"
+    cat "$log" >&2
+    exit 2
+}
+
+answers() { "$python" -c 'import socket, sys; socket.create_connection(("127.0.0.1", int(sys.argv[1])), 1)' "$1" 2>/dev/null; }
 
 start_dashboard() {
     mkdir -p .cache "$runs" || exit 2
     apart "$python" -m dashboard --runs "$runs" --port "$dashboard_port" >"$log" 2>&1 &
     dashboard=$!
-    until "$python" -c "import socket; socket.create_connection(('127.0.0.1', $dashboard_port), 1)" 2>/dev/null; do
+    deadline=$(($(date +%s) + start_seconds))
+    until answers "$dashboard_port"; do
         stop_if_asked
-        if ! kill -0 "$dashboard" 2>/dev/null; then
-            say "The dashboard did not start:"
-            cat "$log" >&2
-            exit 2
-        fi
+        kill -0 "$dashboard" 2>/dev/null || fail_to_start "The dashboard did not start:"
+        [ "$(date +%s)" -lt "$deadline" ] || fail_to_start "The dashboard has not answered for $start_seconds s. Its log, $log:"
         sleep 0.2
     done
 }
@@ -95,8 +106,8 @@ trap 'pass_on INT' INT
 trap 'pass_on TERM' TERM HUP
 trap end_dashboard EXIT
 
-require_free "$dashboard_port" dashboard DASHBOARD_PORT
-require_free "$status_port" trainer STATUS_PORT
+require_free "$dashboard_port" 1 dashboard DASHBOARD_PORT
+require_free "$status_port" 0 trainer STATUS_PORT
 start_dashboard
 stop_if_asked
 say "Dashboard: http://127.0.0.1:$dashboard_port   (Ctrl-C ends it and the training, with a checkpoint)"
@@ -106,5 +117,5 @@ trainer=$!
 [ "$stopping" = no ] || kill -s TERM "$trainer" # asked between the two lines above
 await_trainer
 if [ "$status" = 0 ] && [ "$stopping" = no ] && [ -t 0 ] && [ -t 1 ]; then linger; fi
-say "Ended. To look again: $python -m dashboard --runs $runs"
+say "Ended. To look again: $python -m dashboard --runs '$runs'"
 exit "$status"
