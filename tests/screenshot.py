@@ -16,7 +16,7 @@ from tests import chromium
 from tests.sources import ROOT
 
 PICTURE = ROOT / "docs" / "screenshot.png"
-SIZE = {"width": 1280, "height": 900}
+WIDTH, MOST_HEIGHT, MARGIN = 1280, 1200, 16
 
 
 def main() -> int:
@@ -67,10 +67,10 @@ def free_ports(count: int) -> list[int]:
 def take(chromium_path: str, url: str, output: Path) -> None:
     with sync_playwright() as playwright:
         browser = chromium.launch(playwright, chromium_path)
-        page = browser.new_page(viewport=SIZE)
+        page = browser.new_page(viewport={"width": WIDTH, "height": MOST_HEIGHT})
         page.goto(url)
         settle(page)
-        page.screenshot(path=output)
+        page.screenshot(path=output, clip={"x": 0, "y": 0, "width": WIDTH, "height": height(page)})
         browser.close()
     print(f"{output}: {output.stat().st_size / 1000:.0f} kB")
 
@@ -79,6 +79,13 @@ def settle(page: Page) -> None:
     """Wait until charts are drawn and the first live ticks have come."""
     page.locator(".js-plotly-plot .trace").nth(2).wait_for(state="attached")
     time.sleep(5)
+
+
+def height(page: Page) -> float:
+    """Where to cut: below the last row of charts that is whole."""
+    boxes = [box for chart in page.locator("#charts > *").all() if (box := chart.bounding_box())]
+    bottoms = [box["y"] + box["height"] + MARGIN for box in boxes]
+    return max((bottom for bottom in bottoms if bottom <= MOST_HEIGHT), default=MOST_HEIGHT)
 
 
 if __name__ == "__main__":

@@ -31,6 +31,9 @@ def on_signal(number, frame):
         sys.exit(0)
 signal.signal(signal.SIGINT, on_signal)
 signal.signal(signal.SIGTERM, on_signal)
+if os.environ.get("DASHBOARD_HANGS"):
+    print("dashboard: still thinking", flush=True)
+    time.sleep(60)
 server = socket.create_server(("127.0.0.1", int(sys.argv[sys.argv.index("--port") + 1])))
 note("dashboard pid", os.getpid())
 while True:
@@ -174,12 +177,22 @@ def test_a_port_in_use_stops_before_training(demo: Demo) -> None:
     assert demo.journal() == ""
 
 
-def test_a_word_for_a_port_is_refused_without_a_traceback(demo: Demo) -> None:
-    demo.start(DASHBOARD_PORT="eight")
+@pytest.mark.parametrize("port", ["eight", "0", "-1", "65536"])
+def test_what_is_no_port_is_refused_without_a_traceback(demo: Demo, port: str) -> None:
+    demo.start(DASHBOARD_PORT=port)
     status, output = demo.finish()
     assert status == 2
-    assert "Port eight is in use or is no port" in output
+    assert f"Port {port} is in use or is no port" in output
     assert "Traceback" not in output
+    assert demo.journal() == ""
+
+
+def test_a_dashboard_that_never_answers_stops_before_training(demo: Demo) -> None:
+    demo.start(DASHBOARD_HANGS="1", START_SECONDS="1")
+    status, output = demo.finish()
+    assert status == 2
+    assert "The dashboard has not answered for 1 s. Its log, .cache/demo-dashboard.log:\ndashboard: still thinking\n" in output
+    assert "trainer" not in demo.journal()
 
 
 def test_a_dashboard_that_cannot_start_stops_before_training(demo: Demo) -> None:

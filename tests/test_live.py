@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.lines import lines_of
 from trainer import metrics
 from trainer.live import Live
 from trainer.moments import Rates, StepFacts, Tick
-from trainer.record import RunRecord, read_events
+from trainer.record import RunRecord
 from trainer.recorder import Recorder
 from trainer.verdict import Verdict
 
@@ -66,7 +67,7 @@ def exposed(live: Live) -> str:
 
 def events(live: Live) -> list[dict[str, object]]:
     live.record.close()
-    return read_events(live.record.folder)
+    return lines_of(live.record.folder / "events.jsonl")
 
 
 def test_it_answers_while_the_target_is_loading(live: Live, clock: Clock) -> None:

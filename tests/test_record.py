@@ -14,8 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.lines import lines_of
 from trainer import record as record_module
-from trainer.record import RecordLogHandler, RunRecord, next_attempt, read_events, strict, write_run_json
+from trainer.record import RecordLogHandler, RunRecord, next_attempt, strict, write_run_json
 
 
 @pytest.fixture
@@ -163,7 +164,7 @@ def test_a_new_attempt_begins_on_a_line_of_its_own(run: Path) -> None:
     (run / "events.jsonl").write_text('{"attempt":0,"event":"started"}\n{"attempt":0,"eve')
     with recording(run, attempt=1) as record:
         record.event("resumed", "Again.", 0)
-    assert [event["event"] for event in read_events(run)] == ["started", "resumed"]
+    assert [event["event"] for event in lines_of(run / "events.jsonl")] == ["started", "resumed"]
 
 
 def test_many_threads_lose_nothing(run: Path) -> None:
@@ -173,7 +174,7 @@ def test_many_threads_lose_nothing(run: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join()
-    assert len(read_events(run)) == 800
+    assert len(lines_of(run / "events.jsonl")) == 800
 
 
 def test_close_does_not_wait_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,15 +186,6 @@ def test_close_does_not_wait_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch
         record.close(timeout=0.1)
         assert time.monotonic() - began < 1
         stuck.set()
-
-
-def test_events_since(run: Path) -> None:
-    with recording(run) as record:
-        record.event("started", "One.", 0)
-        record.event("warning", "Two.", 3)
-        assert [event["message"] for event in record.events_since(0)] == ["One.", "Two."]
-        assert [event["message"] for event in record.events_since(1)] == ["Two."]
-        assert record.events_since(2) == []
 
 
 def test_log_records_reach_the_log(run: Path) -> None:
@@ -236,7 +228,3 @@ def test_next_attempt_of_a_long_record(run: Path) -> None:
     long_line = json.dumps({"attempt": 1, "event": "failed", "traceback": "x" * 200_000})
     (run / "events.jsonl").write_text('{"attempt": 0}\n' * 9000 + long_line + "\n")
     assert next_attempt(run) == 2
-
-
-def test_read_events_of_no_run(run: Path) -> None:
-    assert read_events(run) == []

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from prometheus_client import CollectorRegistry
 
+from tests.lines import lines_of
 from tests.test_live import RUN, STEP, Clock
 from trainer import metrics
 from trainer.config import WatchConfig
@@ -184,7 +185,8 @@ def test_a_stall_is_found_named_dumped_once_and_over_with_progress(bench: Bench,
     bench.run(2)
     assert bench.live.state == "running"
     assert bench.live.status()["verdict"]["state"] == "stage_holds"
-    [event] = [event for event in bench.record.events_since(0) if event["event"] == "stalled"]
+    bench.record.close()
+    [event] = [event for event in lines_of(bench.record.folder / "events.jsonl") if event["event"] == "stalled"]
     assert (event["stage"], event["seconds"]) == ("target", 38.0)
 
 

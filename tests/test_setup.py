@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests import chromium
 from tests.sources import ROOT
 
 NOT_ROOT = "echo 1000"
 OLD_PYTHON = 'case "$*" in *--version*) echo "Python 3.9.2" ;; *) exit 1 ;; esac'
-SHELL_NEEDS = ("sh", "dirname", "mkdir", "mktemp", "rm", "touch", "cat", "env", "id")
+SHELL_NEEDS = ("sh", "dirname", "mkdir", "mktemp", "rm", "touch", "cat", "env", "id", "mv")
 
 
 class Machine:
@@ -53,6 +54,7 @@ def test_python_too_old(machine: Machine) -> None:
     result = machine.run("venv.sh", ".venv")
     assert result.returncode == 2
     assert "Draftscope needs Python 3.11 or newer, but python3 is: Python 3.9.2." in result.stderr
+    assert "Ubuntu 22.04: apt-get install python3.11 python3.11-venv" in result.stderr
     assert not (machine.folder / ".venv").exists()
 
 
@@ -96,14 +98,84 @@ def test_half_an_environment_is_removed(machine: Machine) -> None:
     assert not (machine.folder / ".venv").exists()
 
 
-def test_a_working_environment_is_left_alone(machine: Machine) -> None:
-    python = machine.folder / ".venv" / "bin" / "python"
-    python.parent.mkdir(parents=True)
-    python.write_text(f"#!/bin/sh\n{real_python()}\n")
-    python.chmod(0o755)
-    machine.add("python3", "exit 1")
-    result = machine.run("venv.sh", ".venv")
-    assert (result.returncode, result.stdout) == (0, "")
+# Makes an environment whose python says it is 3.12.1 of /opt, whatever runs it.
+FAKE_PYTHON = """
+case "$*" in
+    *"import ensurepip"*) exit 0 ;;
+    "-m venv"*) mkdir -p "$3/bin" && cp "$0" "$3/bin/python" ;;
+    "-m pip"*) echo "$*" >> pip-journal ;;
+    *find_spec*) [ ! -e no-pip ] ;;
+    *base_prefix*) echo /opt 3.12.1 ;;
+    --version) echo Python 3.12.1 ;;
+    *) exit 1 ;;
+esac"""
+
+
+@pytest.fixture
+def made(machine: Machine) -> Machine:
+    """A machine with an environment made by a fake Python, and a mark in it that a new one lacks."""
+    machine.add("python3", FAKE_PYTHON)
+    for name in ("cp", "awk"):
+        (machine.programs / name).symlink_to(shutil.which(name) or pytest.fail(f"no {name}"))
+    assert machine.run("venv.sh", ".venv").returncode == 0
+    (machine.folder / ".venv" / "done").mkdir()
+    return machine
+
+
+@pytest.mark.parametrize("named", [(), ("",), ("python3",)])
+def test_a_working_environment_is_left_alone(made: Machine, named: tuple[str, ...]) -> None:
+    result = made.run("venv.sh", ".venv", *named)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    assert (made.folder / ".venv" / "done").exists()
+
+
+def test_an_environment_needs_its_python_no_more_while_none_is_named(made: Machine) -> None:
+    made.add("python3", "exit 1")
+    assert made.run("venv.sh", ".venv").returncode == 0
+    assert (made.folder / ".venv" / "done").exists()
+
+
+def test_an_environment_whose_python_lost_its_packages_is_made_anew(made: Machine) -> None:
+    (made.folder / "no-pip").touch()
+    result = made.run("venv.sh", ".venv")
+    assert result.returncode == 0, result.stderr
+    assert ".venv belongs to another Python or is broken; it is made anew." in result.stdout
+    assert not (made.folder / ".venv" / "done").exists()
+
+
+def test_another_python_by_name_makes_the_environment_anew(made: Machine) -> None:
+    made.add("python3.13", FAKE_PYTHON.replace("3.12.1", "3.13.0"))
+    result = made.run("venv.sh", ".venv", "python3.13")
+    assert result.returncode == 0, result.stderr
+    assert "Making .venv with Python 3.13.0 ..." in result.stdout
+    assert not (made.folder / ".venv" / "done").exists()
+
+
+def test_make_installs_once_and_all_again_into_a_new_environment(made: Machine) -> None:
+    for name in ("Makefile", "requirements", "tests"):
+        (made.folder / name).symlink_to(ROOT / name)
+
+    def installed() -> int:
+        journal = made.folder / "pip-journal"
+        journal.unlink(missing_ok=True)
+        make = [shutil.which("make") or pytest.fail("no make"), "-s", ".venv/done/demo-target", ".venv/done/dev"]
+        env = {"PATH": str(made.programs), "HOME": str(made.folder)}
+        subprocess.run(make, cwd=made.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        return len(journal.read_text().splitlines()) if journal.exists() else 0
+
+    assert [installed(), installed()] == [6, 0]
+    (made.folder / ".venv" / "bin" / "python").write_text("#!/bin/sh\nexit 1\n")
+    assert [installed(), installed()] == [6, 0]
+
+
+def test_a_browser_that_is_only_a_stub_is_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(machine.programs))
+    machine.add("chromium-browser", "echo 'requires the chromium snap' >&2; exit 1")
+    assert chromium.find() is None
+    assert "sudo snap install chromium" in machine.run("tools.sh", ".tools").stdout
+    machine.add("google-chrome", "exit 0")
+    assert chromium.find() == str(machine.programs / "google-chrome")
+    assert "No Chromium" not in machine.run("tools.sh", ".tools").stdout
 
 
 def test_tools_that_cannot_be_had_are_named_and_no_failure(machine: Machine) -> None:
@@ -115,7 +187,9 @@ def test_tools_that_cannot_be_had_are_named_and_no_failure(machine: Machine) -> 
 
 def test_root_installs_chromium_and_unpacks_prometheus(machine: Machine) -> None:
     machine.add("id", "echo 0")
-    machine.add("apt-get", f'echo "$*" >> "{machine.folder}/apt-journal"\ncase "$*" in *download*) touch prometheus_2.deb ;; esac')
+    machine.add("browser", "exit 0")
+    bring = f'*install*) mv "{machine.programs}/browser" "{machine.programs}/chromium" ;; *download*) touch prometheus_2.deb ;;'
+    machine.add("apt-get", f'echo "$*" >> "{machine.folder}/apt-journal"\ncase "$*" in {bring} esac')
     machine.add("dpkg", '[ -f "$2" ] && mkdir -p "$3/usr/bin" && touch "$3/usr/bin/promtool"')
     result = machine.run("tools.sh", ".tools")
     assert result.returncode == 0, result.stderr
@@ -142,3 +216,11 @@ def test_what_is_there_is_not_fetched_again(machine: Machine) -> None:
 def test_help_lists_the_verb(verb: str) -> None:
     shown = subprocess.run(["make", "-s"], cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"MAKEFLAGS": ""})
     assert f"make {verb} " in shown.stdout
+
+
+@pytest.mark.parametrize("runs", ["my runs", "Anna's"])
+def test_a_folder_of_any_name_reaches_the_demo(runs: str) -> None:
+    command = ["make", "-n", "demo", f"RUNS={runs}"]
+    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, env=os.environ | {"MAKEFLAGS": ""}).stdout
+    call = lines[lines.index("PYTHON=") :].replace("sh trainer/demo/run.sh", "sh -c 'echo \"$RUNS\"'")
+    assert subprocess.run(["sh", "-c", call], capture_output=True, text=True, check=True).stdout == f"{runs}\n"

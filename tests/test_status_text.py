@@ -1,7 +1,6 @@
 import math
 import re
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -9,17 +8,10 @@ from tests.fake_live import NOW, sample_status
 from trainer.status_text import (
     WIDTH,
     bar,
-    count,
-    duration,
-    number,
-    percent,
-    plain,
     progress,
     render,
     share_cells,
     shares_bar,
-    size,
-    steps,
 )
 
 
@@ -110,54 +102,8 @@ def test_any_field_may_be_null(missing):
     assert max(map(len, render(sample_status(**missing), NOW).splitlines())) <= WIDTH
 
 
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (0, "0"),
-        (840, "840"),
-        (9999, "9999"),
-        (12_345, "12.3k"),
-        (999_499, "999k"),
-        (999_500, "1.00M"),
-        (4.56e6, "4.56M"),
-    ],
-)
-def test_count(value, text):
-    assert count(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(None, "–"), (0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (1.2e9, "1.2 GB"), (150e9, "150 GB"), (999_999_999, "1.0 GB")],
-)
-def test_size(value, text):
-    assert size(value) == text
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (None, "–"),
-        (-3, "0.0 s"),
-        (0.42, "0.4 s"),
-        (38, "38 s"),
-        (59.7, "1 min"),
-        (730, "12 min"),
-        (3720, "1 h 02 min"),
-        (273_600, "3 d 4 h"),
-    ],
-)
-def test_duration(value, text):
-    assert duration(value) == text
-
-
-def test_number_percent_steps_and_bar():
-    assert (number(1.234, ".1f"), number(None), number("NaN", ".1f")) == ("1.2", "–", "NaN")
-    assert (percent(0.974), percent(0.0031, 2), percent(None)) == ("97 %", "0.31 %", "–")
-    assert steps(12_345) == "12,345"
+def test_bar():
     assert (bar(0.5, 4), bar(7, 4), bar(None, 4)) == ("██··", "████", "····")
-    assert plain("a\n\x1b[1mb") == "a [1mb"
 
 
 @given(st.lists(st.floats(0, 1), min_size=3, max_size=3).filter(lambda ratios: sum(ratios) > 1e-6))

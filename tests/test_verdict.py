@@ -10,7 +10,7 @@ import pytest
 from trainer.metrics import VERDICT_STATES
 from trainer.queues import Queue
 from trainer.stages import StageReading, Stages
-from trainer.verdict import Facts, StageShare, Verdict, judge, percent, shares, spoken
+from trainer.verdict import Facts, StageShare, Verdict, judge, shares
 
 
 def share(name: str, busy: float, waiting_input: float = 0.0, **changed: object) -> StageShare:
@@ -230,28 +230,6 @@ def test_shares_of_a_stage_that_is_new_and_of_one_that_has_ended() -> None:
 def test_the_usual_time_leaves_the_item_in_progress_out() -> None:
     stalled = replace(reading(42.0, 0.0, 0.0, items=10), seconds_on_item=38.0)
     assert shares([], [stalled])[0].usual_seconds == pytest.approx(0.4)
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.004, "4 ms"),
-        (0.4, "0.4 s"),
-        (9.99, "10 s"),
-        (38.2, "38 s"),
-        (100, "100 s"),
-        (1260, "21 min"),
-        (3599, "1 h"),
-        (7500, "2 h 5 min"),
-    ],
-)
-def test_durations_as_people_say_them(seconds: float, text: str) -> None:
-    assert spoken(seconds) == text
-
-
-def test_percent() -> None:
-    assert percent(0.344) == "34 %"
-    assert percent(12.5) == "1,250 %"
 
 
 class Parcel:

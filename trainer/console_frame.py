@@ -18,22 +18,18 @@ from trainer.status_text import (
     STAGE_RATIOS,
     Status,
     acceptance_length,
-    duration,
     eta,
     is_alert,
     joined,
-    number,
-    percent,
-    plain,
     progress,
     rates,
     run_name,
     share_cells,
     start_time,
     state_text,
-    steps,
     verdict_sentence,
 )
+from trainer.wording import duration, number, percent, plain, steps
 
 _WARNINGS = 2
 _LABEL = 11

@@ -28,7 +28,6 @@ FLUSH_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
 # Lines of one file that wait in memory at most, about 30 MB of steps; then the oldest are dropped and counted.
 WAITING_LINES = 20_000
-RECENT_EVENTS = 1_000
 # A flush takes that many at once, so that a long backlog neither holds the interpreter nor doubles the memory.
 _CHUNK_LINES = 1_000
 _TAIL_BYTES = 65_536
@@ -52,8 +51,6 @@ class RunRecord:
         self._flush_seconds = flush_seconds
         self._files = {name: _File(folder / name, waiting_lines) for name in (STEPS, SAMPLES, EVENTS, LOG)}
         self._steps, self._samples, self._events, self._log = self._files.values()
-        self._recent: deque[tuple[int, dict[str, Any]]] = deque(maxlen=RECENT_EVENTS)
-        self._numbers = itertools.count()
         self._closing = threading.Event()
         self.cpu_seconds = 0.0
         """CPU time that the writer has spent."""
@@ -68,16 +65,10 @@ class RunRecord:
 
     def event(self, name: str, message: str, step: int, **fields: Any) -> None:
         """`message` is one sentence; `fields` are the event's own."""
-        event = self._stamped({"event": name, "step": step, "message": message, **fields})
-        self._recent.append((next(self._numbers), event))
-        self._events.add(event)
+        self._events.add(self._stamped({"event": name, "step": step, "message": message, **fields}))
 
     def log(self, line: str) -> None:
         self._log.add(line)
-
-    def events_since(self, count: int) -> list[dict[str, Any]]:
-        """The events of this attempt after the first `count`, of which the newest thousand are kept."""
-        return [event for number, event in self._recent.copy() if number >= count]
 
     @property
     def errors(self) -> int:
@@ -230,14 +221,6 @@ def write_run_json(folder: Path, facts: Mapping[str, Any]) -> None:
 def next_attempt(folder: Path) -> int:
     """1 more than the highest attempt that left a line; 0 for a new run. Reads only the ends of the files."""
     return max((line["attempt"] + 1 for name in (EVENTS, STEPS) for line in _tail(folder / name)), default=0)
-
-
-def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Every event of a run, all attempts, oldest first; torn lines are left out."""
-    try:
-        return list(_lines((folder / EVENTS).read_bytes()))
-    except FileNotFoundError:
-        return []
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+from trainer.wording import count, duration, number, percent, plain, size, steps
+
 WIDTH = 96
-UNKNOWN = "–"
 _BAR = 20
 _LABEL = 12
 STAGE_RATIOS = ("busy_ratio", "waiting_input_ratio", "waiting_output_ratio")
@@ -197,66 +198,6 @@ def is_alert(status: Status) -> bool:
     return (status.get("verdict") or {}).get("state") in _ALERT_STATES or status.get("state") in _ALERT_STATES
 
 
-def plain(value: object) -> str:
-    """Text on one line, without control characters: a name or an error must not move a terminal's cursor."""
-    text = UNKNOWN if value is None else str(value)
-    return " ".join("".join(sign if sign.isprintable() else " " for sign in text).split())
-
-
-def number(value: Any, form: str = "") -> str:
-    """A number in a format; a dash for None; the word itself for "NaN" and "Infinity"."""
-    if value is None:
-        return UNKNOWN
-    return plain(value) if isinstance(value, str) else format(value, form)
-
-
-def steps(value: Any) -> str:
-    """`12,345`: a step is a name, so that every digit counts."""
-    return number(value, ",")
-
-
-def count(value: Any) -> str:
-    """`840`, `12.3k`, `4.56M`: three digits are enough to read."""
-    if not isinstance(value, int | float):
-        return number(value)
-    for limit, unit in ((999.5e6, "G"), (999.5e3, "M"), (9999.5, "k")):
-        if abs(value) >= limit:
-            return _three_digits(value / {"G": 1e9, "M": 1e6, "k": 1e3}[unit]) + unit
-    return str(value) if isinstance(value, int) else _three_digits(value)
-
-
-def size(value: Any) -> str:
-    """Bytes in decimal units: `1.2 GB`."""
-    if not isinstance(value, int | float):
-        return number(value)
-    for unit, factor in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(value) >= 0.9995 * factor:
-            return f"{value / factor:.1f} {unit}" if value < 99.95 * factor else f"{value / factor:.0f} {unit}"
-    return f"{value:.0f} B"
-
-
-def duration(seconds: Any) -> str:
-    """`0.4 s`, `38 s`, `12 min`, `1 h 02 min`, `3 d 4 h`."""
-    if not isinstance(seconds, int | float):
-        return number(seconds)
-    seconds = max(0.0, seconds)
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 59.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    if minutes < 24 * 60:
-        return f"{minutes // 60} h {minutes % 60:02d} min"
-    return f"{minutes // 1440} d {minutes % 1440 // 60} h"
-
-
-def percent(ratio: Any, digits: int = 0) -> str:
-    """`97 %` of 0.97."""
-    return f"{100 * ratio:.{digits}f} %" if isinstance(ratio, int | float) else number(ratio)
-
-
 def bar(ratio: Any, width: int) -> str:
     """A fill of `width` cells; only cells of nothing where the ratio is not known."""
     filled = round(min(1.0, max(0.0, ratio)) * width) if isinstance(ratio, int | float) else 0
@@ -278,8 +219,3 @@ def share_cells(ratios: Sequence[Any], width: int) -> list[int]:
     for index in by_remainder[: width - sum(cells)]:
         cells[index] += 1
     return cells
-
-
-def _three_digits(value: float) -> str:
-    digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
-    return f"{value:.{digits}f}"

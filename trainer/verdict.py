@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.stages import StageReading
+from trainer.wording import duration, percent
 
 DEVICE_STAGES = ("target", "drafter")
 AT_ONCE = ("stalled", "diverged", "paused", "finished", "failed")
@@ -201,7 +202,7 @@ def _finished(facts: Facts) -> str:
     word = "Finished" if facts.progress_ratio is None or facts.progress_ratio >= 1 else "Stopped"
     if not facts.steps:
         return f"{word} at step {facts.step:,}, without a step in this attempt"
-    count = f"{facts.steps:,} step{'' if facts.steps == 1 else 's'} in {spoken(facts.elapsed)}"
+    count = f"{facts.steps:,} step{'' if facts.steps == 1 else 's'} in {duration(facts.elapsed)}"
     fall = "" if facts.loss is None or facts.first_loss is None else f", loss {facts.first_loss:.3g} → {facts.loss:.3g}"
     if facts.steps == facts.step:
         return f"{word}: {count}{fall}"
@@ -222,19 +223,19 @@ def _stalled(facts: Facts) -> Verdict | None:
         return None
     worst = max(running, key=lambda share: share.seconds_on_item)
     if worst.seconds_on_item > facts.stall_seconds:
-        usual = "its first item" if worst.usual_seconds is None else f"one item, usually {spoken(worst.usual_seconds)}"
-        sentence = f"{_upper(_the(worst.name))} is stalled: {spoken(worst.seconds_on_item)} on {usual}"
+        usual = "its first item" if worst.usual_seconds is None else f"one item, usually {duration(worst.usual_seconds)}"
+        sentence = f"{_upper(_the(worst.name))} is stalled: {duration(worst.seconds_on_item)} on {usual}"
         return _verdict(facts, "stalled", worst.name, sentence)
     quiet = min(share.seconds_since_progress for share in running)
     if quiet > facts.stall_seconds and worst.seconds_on_item == 0:
-        return _verdict(facts, "stalled", None, f"Stalled: every stage waits, and nothing has moved for {spoken(quiet)}")
+        return _verdict(facts, "stalled", None, f"Stalled: every stage waits, and nothing has moved for {duration(quiet)}")
     return None
 
 
 def _warming_up(facts: Facts) -> Verdict | None:
     if facts.steps == 0 or not facts.stages:
         phase = facts.phase or "waiting for the first step"
-        return _verdict(facts, "warming_up", None, f"Warming up: {phase}, {spoken(facts.phase_seconds)} so far")
+        return _verdict(facts, "warming_up", None, f"Warming up: {phase}, {duration(facts.phase_seconds)} so far")
     if any(share.name == "drafter" and share.running and share.items < _FEW_ITEMS for share in facts.stages):
         count = f"{facts.steps:,} step{'' if facts.steps == 1 else 's'}"
         return _verdict(facts, "warming_up", None, f"Warming up: {count} so far")
@@ -279,22 +280,3 @@ def _the(stage: str | None) -> str:
 
 def _upper(text: str) -> str:
     return text[:1].upper() + text[1:]
-
-
-def percent(ratio: float) -> str:
-    return f"{100 * ratio:,.0f} %"
-
-
-def spoken(seconds: float) -> str:
-    """A duration as people say it, with one or two units: 0.4 s, 38 s, 21 min, 2 h 5 min."""
-    if seconds < 0.0995:
-        return f"{1000 * seconds:.0f} ms"
-    if seconds < 9.95:
-        return f"{seconds:.1f} s"
-    if seconds < 119.5:
-        return f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min"
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes} min" if minutes else f"{hours} h"
