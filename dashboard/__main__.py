@@ -14,6 +14,8 @@ import uvicorn
 from dashboard.app import create_app
 from dashboard.runs import Runs
 
+EVERYWHERE = ("0.0.0.0", "::")  # every address of this machine
+
 
 class Server(uvicorn.Server):
     """uvicorn, with the open streams told to end before it waits for them."""
@@ -70,15 +72,17 @@ def main(words: list[str]) -> int:
         return 2
     with Runs(args.runs) as runs, listener:
         app = create_app(runs, [args.host, *args.allow_host])
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2)
+        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
         print(f"Dashboard: http://{_shown(args.host)}:{listener.getsockname()[1]}/ over the runs in {args.runs}", flush=True)
+        if args.host in EVERYWHERE:
+            print("It answers to localhost only; for another name or address of this machine add --allow-host NAME.", flush=True)
         with contextlib.suppress(KeyboardInterrupt):  # before uvicorn listens to signals
             Server(config, runs).run(sockets=[listener])
     return 0
 
 
 def _shown(host: str) -> str:
-    if host in ("0.0.0.0", "::"):
+    if host in EVERYWHERE:
         return "localhost"
     return f"[{host}]" if ":" in host else host
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Iterator
 from typing import Annotated, Any
 
 import orjson
@@ -20,24 +20,25 @@ from dashboard.runs import Runs
 from dashboard.views import range_series, summary
 
 MOST_STREAMS = 32
-TICK_SECONDS = 1.0
+TICK_SECONDS = 1.0  # between two messages of a stream, at least
 LOOK_SECONDS = 0.1
 
 
-def json(content: Any) -> Response:
-    return Response(
-        orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS),
-        media_type="application/json",
-        headers={"cache-control": "no-store"},
-    )
+def dumps(content: Any) -> bytes:
+    return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
 
 
-def create_app(runs: Runs, allow_hosts: Collection[str] = ()) -> FastAPI:
+def answer(content: Any) -> Response:
+    return Response(dumps(content), media_type="application/json", headers={"cache-control": "no-store"})
+
+
+def create_app(runs: Runs, allow_hosts: Collection[str] = (), tick_seconds: float = TICK_SECONDS) -> FastAPI:
     """The web app over `runs`, which the caller has entered; it ends its streams once `runs.closing` is set."""
     app = FastAPI(title="Draftscope dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.runs = runs
     app.state.assets = assets.load()
     app.state.streams = 0
+    app.state.tick_seconds = tick_seconds
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
     app.add_middleware(Guard, allowed=allow_hosts)
     _add_page(app)
@@ -47,16 +48,28 @@ def create_app(runs: Runs, allow_hosts: Collection[str] = ()) -> FastAPI:
 
 
 def opened(run_id: str, request: Request) -> Run:
-    run: Run | None = request.app.state.runs.run(run_id)
+    runs: Runs = request.app.state.runs
+    return _there(runs.run(run_id), run_id, runs)
+
+
+def watched(run_id: str, request: Request) -> Iterator[Run]:
+    runs: Runs = request.app.state.runs
+    with runs.watched(run_id) as run:
+        yield _there(run, run_id, runs)
+
+
+def _there(run: Run | None, run_id: str, runs: Runs) -> Run:
     if run is None:
-        raise HTTPException(404, f"There is no run {run_id!r} in {request.app.state.runs.root}.")
+        raise HTTPException(404, f"There is no run {run_id!r} in {runs.root}.")
     return run
 
 
 OpenedRun = Annotated[Run, Depends(opened)]
+WatchedRun = Annotated[Run, Depends(watched)]
 
 
 def _add_page(app: FastAPI) -> None:
+    runs: Runs = app.state.runs
     held: assets.Assets = app.state.assets
     page_headers = {"cache-control": "no-cache", "etag": f'"{held.version}"'}
 
@@ -66,14 +79,14 @@ def _add_page(app: FastAPI) -> None:
 
     @app.get("/")
     def index() -> Response:
-        newest = app.state.runs.list()[:1]
+        newest = runs.list()[:1]
         if newest:
             return RedirectResponse(f"/runs/{newest[0]['id']}", headers={"cache-control": "no-store"})
         return HTMLResponse(held.page, headers={"cache-control": "no-store"})
 
     @app.get("/runs/{run_id}")
     def run_page(run_id: str, request: Request) -> Response:
-        if app.state.runs.folder(run_id) is None:
+        if runs.folder(run_id) is None:
             return HTMLResponse(held.page, status_code=404, headers=page_headers)
         if request.headers.get("if-none-match") == page_headers["etag"]:
             return Response(status_code=304, headers=page_headers)
@@ -98,15 +111,15 @@ def _add_data(app: FastAPI) -> None:
 
     @app.get("/api/runs")
     def list_runs() -> Response:
-        return json({"root": str(runs.root), "root_exists": runs.root.is_dir(), "runs": runs.list()})
+        return answer({"root": str(runs.root), "root_exists": runs.root.is_dir(), "runs": runs.list(), "outside": runs.outside()})
 
     @app.get("/api/charts")
     def list_charts() -> Response:
-        return json(charts.described())
+        return answer(charts.described())
 
     @app.get("/api/runs/{run_id}")
     def show(run: OpenedRun) -> Response:
-        return json(summary(run))
+        return answer(summary(run))
 
     @app.get("/api/runs/{run_id}/series")
     def show_series(
@@ -117,7 +130,7 @@ def _add_data(app: FastAPI) -> None:
         high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
     ) -> Response:
         try:
-            return json(range_series(run, metric, x, low, high))
+            return answer(range_series(run, metric, x, low, high))
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
 
@@ -136,7 +149,7 @@ def _add_stream(app: FastAPI) -> None:
 
     @app.get("/api/runs/{run_id}/events", response_class=EventSourceResponse, dependencies=[Depends(slot)])
     async def stream(
-        run: OpenedRun,
+        run: WatchedRun,
         request: Request,
         cursor: str = "0:0:0",
         width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
@@ -152,17 +165,14 @@ def _add_stream(app: FastAPI) -> None:
             seen = run.version
             news = await asyncio.to_thread(tick, run, at, widths)
             at = news.cursor
-            yield ServerSentEvent(raw_data=_text(news.message), event="tick", id=str(at), retry=1000)
+            yield ServerSentEvent(raw_data=dumps(news.message).decode(), event="tick", id=str(at), retry=1000)
             if news.more:
                 seen = -1
             else:
-                await _rest(runs)
-
-    async def _rest(runs: Runs) -> None:
-        for _ in range(int(TICK_SECONDS / LOOK_SECONDS)):
-            if not runs.closing.is_set():
-                await asyncio.sleep(LOOK_SECONDS)
+                await _rest(runs, app.state.tick_seconds)
 
 
-def _text(message: dict[str, Any]) -> str:
-    return orjson.dumps(message, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS).decode()
+async def _rest(runs: Runs, seconds: float) -> None:
+    while seconds > 0 and not runs.closing.is_set():
+        await asyncio.sleep(min(seconds, LOOK_SECONDS))
+        seconds -= LOOK_SECONDS

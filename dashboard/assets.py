@@ -5,6 +5,7 @@ Their address changes with their content, so browsers may keep them for ever.
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import importlib.util
@@ -31,8 +32,9 @@ class Assets:
     files: dict[str, Asset]
 
 
+@functools.cache
 def load() -> Assets:
-    """Reads static/, page.html and the plotly.min.js of the installed plotly package; takes about 0.3 s."""
+    """Reads static/, page.html and the plotly.min.js of the installed plotly package; takes about 0.3 s, once in a process."""
     paths = {path.name: path for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
     files = {name: _asset(path) for name, path in {**paths, PLOTLY: plotly_path()}.items()}
     version = hashlib.sha256("".join(asset.etag for asset in files.values()).encode()).hexdigest()[:12]

@@ -1,7 +1,7 @@
 """Station 10. The catalogue in, the page's panels out: what each chart is called, asks and measures.
 
 How a chart looks is static/'s business.
-A column's name is the record's: `loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.items_ratio`.
+A column's name is the record's: `loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.fill_ratio`.
 """
 
 from __future__ import annotations
@@ -14,13 +14,15 @@ from trainer import metrics
 from trainer.metrics import Metric
 
 Source = Literal["steps", "samples"]
-BANDED = (metrics.LOSS.column, metrics.ESTIMATED_ACCEPTANCE.column, metrics.GRAD_NORM.column)  # drawn with their lowest and highest
 LEFT_OUT = (metrics.STEP_SECONDS.column,)  # steps/s says the same, smoother
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One panel: `draw` names the drawing in static/, `axis` the y axis with its unit, `question` what the panel answers."""
+    """One panel: `draw` names the drawing in static/, `axis` the y axis with its unit, `question` what the panel answers.
+
+    `banded` is the column that is drawn with its lowest and highest value; without one, a bucket is drawn as its mean.
+    """
 
     id: str
     source: Source
@@ -30,6 +32,7 @@ class Chart:
     question: str
     help: str
     note: str = ""
+    banded: str = ""
     wide: bool = False
 
 
@@ -38,7 +41,15 @@ def _chart(metric: Metric, **parts: Any) -> Chart:
 
 
 CHARTS = (
-    _chart(metrics.LOSS, id="loss", source="steps", draw="loss", title="Loss", axis="loss (nats per draft token)"),
+    _chart(
+        metrics.LOSS,
+        id="loss",
+        source="steps",
+        draw="loss",
+        title="Loss",
+        axis="loss (nats per draft token)",
+        banded=metrics.LOSS.column,
+    ),
     _chart(
         metrics.ESTIMATED_ACCEPTANCE,
         id="acceptance",
@@ -46,6 +57,7 @@ CHARTS = (
         draw="acceptance",
         title="Acceptance length",
         axis="tokens per round (estimated)",
+        banded=metrics.ESTIMATED_ACCEPTANCE.column,
         note="estimated, not measured by decoding",
     ),
     _chart(
@@ -66,7 +78,14 @@ CHARTS = (
         axis="tokens per second",
         note="two different rates: what the target reads, what the drafter drafts",
     ),
-    _chart(metrics.QUEUE_ITEMS, id="queues", source="samples", draw="queues", title="Queue fill", axis="items / capacity (%)"),
+    _chart(
+        metrics.QUEUE_ITEMS,
+        id="queues",
+        source="samples",
+        draw="queues",
+        title="Queue fill",
+        axis="fill (%), by items or bytes, whichever is nearer its limit",
+    ),
     _chart(
         metrics.STAGE_SECONDS,
         id="shares",
@@ -91,6 +110,7 @@ CHARTS = (
         draw="gradient",
         title="Gradient and learning rate",
         axis="gradient norm",
+        banded=metrics.GRAD_NORM.column,
         help=f"{metrics.GRAD_NORM.help} {metrics.LEARNING_RATE.help}",
     ),
     _chart(
@@ -103,6 +123,9 @@ CHARTS = (
         wide=True,
     ),
 )
+
+
+BANDED = tuple(chart.banded for chart in CHARTS if chart.banded)
 
 
 def names_of(source: str, columns: Sequence[str]) -> list[str]:

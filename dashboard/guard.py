@@ -30,7 +30,7 @@ class Guard:
 
     def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
         self.app = app
-        self.allowed = LOOPBACK | {name.lower() for name in allowed}
+        self.allowed = LOOPBACK | {host_name(name) for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -47,11 +47,12 @@ class Guard:
         await app(scope, receive, send_with_headers)
 
 
-def host_name(header: str) -> str:
-    """The Host header without its port and without an IPv6 address's brackets."""
-    if header.startswith("["):
-        return header[1:].partition("]")[0].lower()
-    return header.partition(":")[0].lower()
+def host_name(written: str) -> str:
+    """A host as it is written, in a Host header or by a person, without its port and without an IPv6 address's brackets."""
+    if written.startswith("["):
+        return written[1:].partition("]")[0].lower()
+    name, _, rest = written.lower().partition(":")
+    return written.lower() if ":" in rest else name  # two colons are a bare IPv6 address
 
 
 def _refusal(host: str) -> PlainTextResponse:

@@ -6,7 +6,6 @@ gained a row since; the browser puts them in the place of its own buckets from t
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,23 +46,23 @@ class Tick:
 def tick(run: Run, cursor: Cursor, widths: dict[str, int]) -> Tick:
     """What is new since `cursor`, in buckets of the widths that the browser draws (`steps`, `samples`)."""
     with run.lock:
-        message: dict[str, Any] = {"now": time.time(), "head": run.head(time.time())}
+        message: dict[str, Any] = {"head": run.head()}
         reached = {}
         for source in ("steps", "samples"):
-            part, reached[source] = _new_buckets(run, source, getattr(cursor, source), widths[source])
-            message[source] = part
+            message[source], reached[source] = _new_buckets(run, source, cursor, widths[source])
         waiting = run.events_from(cursor.events)
         message["events"] = waiting[:EVENTS_PER_TICK]
         after = Cursor(reached["steps"], reached["samples"], run.events_seen - len(waiting[EVENTS_PER_TICK:]))
-        more = run.preview is None and after != Cursor(len(run.steps), len(run.samples), run.events_seen)
+        more = not run.first_look and after != Cursor(len(run.steps), len(run.samples), run.events_seen)
     return Tick(message, after, more and after != cursor)
 
 
-def _new_buckets(run: Run, source: str, begin: int, width: int) -> tuple[dict[str, Any] | None, int]:
-    table = run.table(source)
-    if run.preview is not None:
+def _new_buckets(run: Run, source: str, cursor: Cursor, width: int) -> tuple[dict[str, Any] | None, int]:
+    table, begin = run.table(source), int(getattr(cursor, source))
+    if run.first_look:
         return None, begin
-    if begin > len(table) or len(table) - begin > GIVE_UP_AFTER * width or choose_width(table, 0, len(table)) > width:
+    foreign = begin > len(table) or cursor.events > run.events_seen  # of another run, or of a longer record
+    if foreign or len(table) - begin > GIVE_UP_AFTER * width or choose_width(table, 0, len(table)) > width:
         return {"resync": True}, len(table)
     end = min(len(table), begin + BUCKETS_PER_TICK * width)
     if begin >= end:
@@ -82,4 +81,4 @@ def whole(run: Run, source: str) -> dict[str, Any]:
         table = run.table(source)
         width = choose_width(table, 0, len(table))
         found = series(table, drawn(run, source, width), 0, len(table))
-        return {**found, "cursor": 0 if run.preview else len(table), "loading": run.loading()}
+        return {**found, "cursor": 0 if run.first_look else len(table), "loading": run.loading()}

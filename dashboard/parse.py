@@ -6,7 +6,7 @@ means "not known or not applicable" and becomes `MISSING`, which is told apart f
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ Row = dict[str, Any]
 
 MISSING = float(np.finfo(np.float32).min)
 NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+LARGEST_STEP = 2**53  # which a float still tells from the next
 POSITIONS = metrics.POSITION_ACCURACY.column
 STEP_COLUMNS = tuple(column for column, _ in metrics.step_columns() if column != POSITIONS)
 
@@ -78,10 +79,15 @@ SAMPLE_AXES = ("step", "time")
 def step_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
     """Rows of steps.jsonl → attempts (N,), axes (N, 3) in the order of STEP_AXES, column names (C,), values (N, C).
 
-    Positions become the columns `position_accuracy.1`, `.2` …; their count is that of the first row that has any.
+    Positions become the columns `position_accuracy.1`, `.2` …, as many as the longest list has.
+    Raises ValueError for a row whose step has no place in a chart.
     """
+    if any(type(row.get("step")) is not int for row in rows):  # a call for each row would cost a second per million
+        raise ValueError("a step is no whole number")
     attempts = np.array([row.get("attempt") or 0 for row in rows], dtype=np.int64)
     axes = np.stack([_axis(rows, name) for name in STEP_AXES], axis=1)
+    if (np.abs(axes[:, 0]) > LARGEST_STEP).any():
+        raise ValueError(f"a step is beyond {LARGEST_STEP}")
     scalars = [numbers([row.get(name) for row in rows]) for name in STEP_COLUMNS]
     lists = [row.get(POSITIONS) or () for row in rows]
     width = max(map(len, lists), default=0)
@@ -114,15 +120,10 @@ def _flat(row: Row) -> Iterable[tuple[str, float]]:
         for field in STAGE_FIELDS:
             yield f"stages.{stage.get('name')}.{field}", number(stage.get(field))
     for queue in row.get("queues") or ():
-        yield f"queues.{queue.get('name')}.items_ratio", _ratio(queue, "items", "capacity_items")
+        yield f"queues.{queue.get('name')}.fill_ratio", number(queue.get("fill_ratio"))
     for device in row.get("devices") or ():
         for field in DEVICE_FIELDS:
             yield f"devices.{device.get('index')}.{field}", number(device.get(field))
-
-
-def _ratio(values: Mapping[str, Any], part: str, whole: str) -> float:
-    part_value, whole_value = number(values.get(part)), number(values.get(whole))
-    return part_value / whole_value if whole_value > 0 and part_value != MISSING else MISSING
 
 
 def honest(row: Row) -> tuple[Row, dict[str, str]]:

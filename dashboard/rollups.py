@@ -55,7 +55,7 @@ class Buckets:
 def of_rows(keys: I64, axes: F64, values: F32, width: int) -> Buckets:
     """Rows with rising keys (N,), axes (N, A) and values (N, C) → buckets of `width` keys. Width 1 keeps every row."""
     if not len(keys):
-        return _empty(axes.shape[1], values.shape[1])
+        return empty(axes.shape[1], values.shape[1])
     first = np.arange(len(keys)) if width <= 1 else _first_of_groups(keys // width)
     present = values != np.float32(MISSING)
     finite = np.isfinite(values) & present
@@ -115,6 +115,7 @@ def _pick(values: F32, at: npt.NDArray[np.intp]) -> F32:
     return np.where(at >= 0, picked, np.float32(np.nan))
 
 
-def _empty(axes: int, columns: int) -> Buckets:
+def empty(axes: int, columns: int) -> Buckets:
+    """No buckets, of the types that buckets have."""
     real, whole = np.zeros((0, columns), np.float32), np.zeros((0, columns), np.int32)
     return Buckets(np.zeros(0, np.int64), np.zeros((0, axes)), real, real, real, np.zeros((0, columns)), whole, whole, whole)

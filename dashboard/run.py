@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +15,15 @@ import orjson
 from dashboard import parse, series
 from dashboard.parse import Row
 from dashboard.table import Table
-from dashboard.tail import CHUNK_BYTES, Tail, last_lines, scattered_lines
+from dashboard.tail import Tail, last_lines, scattered_lines, size_of
 
-PREVIEW_FROM_BYTES = 16 << 20  # a smaller file is read whole before the first chart; a larger one is first looked at in places
+PREVIEW_FROM_BYTES = 16 << 20  # shorter files are read whole before the first chart; longer ones are first looked at in places
 PREVIEW_PLACES = 1200
-EVENTS_KEPT = 5000
+EVENTS_KEPT = 500
+CLOCK_AHEAD_SECONDS = 5.0
+FILES = ("events", "steps", "samples")
 ENDED = ("finished", "failed")
+TURNS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
 
 
 class Run:
@@ -31,37 +36,44 @@ class Run:
         self.samples = Table(parse.SAMPLE_AXES)
         self.events: list[Row] = []  # the newest EVENTS_KEPT of them
         self.events_seen = 0
-        self.newest_step: Row | None = None
-        self.newest_sample: Row | None = None
+        self.newest: dict[str, Row] = {}  # the newest row of each file
+        self.turn: Row = {}  # the newest event that began or ended an attempt
         self.unreadable = 0
-        self.trouble = ""  # a sentence, where rows do not follow the contract
+        self.trouble = ""  # a sentence, where lines do not follow the contract
         self.version = 0  # rises with everything new
-        self.preview: Table | None = None
+        self.first_look: dict[str, Table] = {}  # a few rows of each file, until a long record is read
+        self.viewers = 0  # open streams; counted by `Runs`
         self.looked_at = time.monotonic()
-        self._tails = {name: Tail(folder / f"{name}.jsonl") for name in ("events", "steps", "samples")}
+        self._tails = {name: Tail(folder / f"{name}.jsonl") for name in FILES}
+        self._last: dict[str, Row] = {}  # the last row taken in of each file; an old one while a long record is read
+        self._whole_since: float | None = None  # monotonic
+        self._arrived: dict[str, float] = {}  # monotonic, when a row last came that was not there before
         self._facts: dict[str, Any] = {}
 
     def open(self) -> None:
         """Reads a short record whole; looks at a long one in places, so that its first chart need not wait."""
-        steps = self._tails["steps"].path
-        if steps.exists() and steps.stat().st_size > PREVIEW_FROM_BYTES:
-            self.newest_step = _newest(steps)
-            self.newest_sample = _newest(self._tails["samples"].path)
-            preview = Table(parse.STEP_AXES)
-            _append_steps(preview, parse.rows_of(scattered_lines(steps, PREVIEW_PLACES))[0])
-            self.preview = preview
+        if any(size_of(tail.path) > PREVIEW_FROM_BYTES for tail in self._tails.values()):
+            self._look_first()
             return
-        while self.advance() and self.behind < PREVIEW_FROM_BYTES:
+        while self.advance():
             pass
 
-    @property
-    def behind(self) -> int:
-        return sum(tail.behind for tail in self._tails.values())
+    def _look_first(self) -> None:
+        for name, table, append in (
+            ("steps", Table(parse.STEP_AXES), append_steps),
+            ("samples", Table(parse.SAMPLE_AXES), append_samples),
+        ):
+            rows, _ = parse.rows_of(scattered_lines(self._tails[name].path, PREVIEW_PLACES))
+            take_in(rows, partial(append, table))
+            self.first_look[name] = table
+        last = {name: parse.rows_of(last_lines(self._tails[name].path))[0] for name in FILES}
+        self.newest = {name: rows[-1] for name, rows in last.items() if rows}
+        self.turn = last_turn(last["events"])
 
     @property
     def replaced(self) -> bool:
         """Whether the files are no longer those that were read: another run has taken the folder."""
-        return any(tail.shrunk for tail in self._tails.values())
+        return any(tail.replaced for tail in self._tails.values())
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -71,45 +83,57 @@ class Run:
         return self._facts
 
     def advance(self) -> bool:
-        """Takes in what is new, one chunk of each file; True where more is waiting."""
-        fresh = {name: parse.rows_of(tail.read(CHUNK_BYTES)) for name, tail in self._tails.items()}
-        if any(rows or bad for rows, bad in fresh.values()):
+        """Takes in what is new, one chunk of each file; True where more is waiting. Raises nothing: `trouble` tells."""
+        try:
+            fresh = {name: parse.rows_of(tail.read()) for name, tail in self._tails.items()}
             with self.lock:
-                self.unreadable += sum(bad for _, bad in fresh.values())
-                try:
-                    self._take(**{name: rows for name, (rows, _) in fresh.items()})
-                except (AttributeError, TypeError, ValueError) as error:
-                    self.trouble = f"Some lines of this record are not as docs/record.md says ({error}); they are left out."
-                self.version += 1
-        more = any(tail.behind for tail in self._tails.values()) and any(rows for rows, _ in fresh.values())
-        if not more and self.preview is not None:
-            self.preview = None
+                return self._take(fresh)
+        except Exception as error:  # of this run alone: the reader thread serves the others too
+            self.trouble = f"This record could not be read any further ({type(error).__name__}: {error})."
+            return False
+
+    def _take(self, fresh: dict[str, tuple[list[Row], int]]) -> bool:
+        self.unreadable += sum(bad for _, bad in fresh.values())
+        for name, (rows, _) in fresh.items():
+            if rows and self._whole_since is not None:
+                self._arrived[name] = time.monotonic()
+            self._take_rows(name, rows)
+        for name, tail in self._tails.items():
+            if tail.endless:
+                self.trouble = f"{name}.jsonl holds a line that does not end; nothing is read beyond it."
+        came = any(rows or bad for rows, bad in fresh.values())
+        more = came and any(tail.behind for tail in self._tails.values())
+        if came or self.first_look:
             self.version += 1
+        if not more:
+            self.first_look = {}
+            self._whole_since = self._whole_since or time.monotonic()
+        if not self.first_look:
+            self.newest = {**self._last}
         return more
 
-    def _take(self, events: list[Row], steps: list[Row], samples: list[Row]) -> None:
-        self.events = (self.events + events)[-EVENTS_KEPT:]
-        self.events_seen += len(events)
-        _append_steps(self.steps, steps)
-        if samples:
-            attempts, axes, names, values = parse.sample_numbers(samples)
-            keys = np.arange(len(self.samples), len(self.samples) + len(samples), dtype=np.int64)
-            self.samples.extend(attempts, keys, axes, names, values)
-        if self.preview is None:
-            self.newest_step = steps[-1] if steps else self.newest_step
-            self.newest_sample = samples[-1] if samples else self.newest_sample
+    def _take_rows(self, name: str, rows: list[Row]) -> None:
+        tables = {"steps": self.steps, "samples": self.samples}
+        last, wrong = take_in(rows, partial(APPENDS[name], tables[name]) if name in tables else self._take_events)
+        if last is not None:
+            self._last[name] = last
+        if wrong:
+            self.trouble = f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out."
+
+    def _take_events(self, rows: list[Row]) -> None:
+        self.events = (self.events + rows)[-EVENTS_KEPT:]
+        self.events_seen += len(rows)
+        self.turn = last_turn(rows) or self.turn
 
     def table(self, source: str) -> Table:
-        if source == "samples":
-            return self.samples
-        return self.preview or self.steps
+        return self.first_look.get(source, self.samples if source == "samples" else self.steps)
 
     def tokens_of(self) -> series.TokensOf:
         return series.tokens_from(self.table("steps"))
 
     def loading(self) -> dict[str, Any] | None:
         """How far a long record is read; None once it is."""
-        if self.preview is None:
+        if not self.first_look:
             return None
         total = sum(max(tail.size, 1) for tail in self._tails.values())
         done = sum(tail.offset for tail in self._tails.values())
@@ -119,35 +143,73 @@ class Run:
         """The events after the first `seen` ones, as far as they are kept."""
         return self.events[max(0, seen - (self.events_seen - len(self.events))) :]
 
-    def head(self, now: float) -> dict[str, Any]:
+    def head(self) -> dict[str, Any]:
         """Everything about the run that is one number or one sentence; small enough to go with every tick."""
-        step, flags = parse.honest(self.newest_step or {})
-        sample = self.newest_sample or {}
-        newest = max((row["time"] for row in (step, sample, *self.events[-1:]) if _is_time(row.get("time"))), default=None)
-        state = state_of(sample, self.events)
-        done, most = step.get("step") or sample.get("step") or 0, self.facts.get("max_steps")
+        step, flags = parse.honest(self.newest.get("steps", {}))
+        speaking, state = standing(self.newest.get("samples", {}), self.turn)
+        sample, _ = parse.honest(speaking)
+        resumed = attempt_of(self.turn) > attempt_of(step)
+        ended = state in ENDED
         return {
+            "started_at": self.facts.get("started_at"),
             "state": state,
-            "step": done,
-            "max_steps": most,
-            "progress_ratio": min(1.0, done / most) if most else None,
-            "eta_seconds": _eta(state, done, most, sample),
+            "ended": ended,
+            "ending": self.turn.get("message") if ended and self.turn.get("event") == state else None,
+            "step": (self.turn if resumed else step).get("step") or sample.get("step") or 0,
+            "max_steps": sample.get("max_steps", self.facts.get("max_steps")),
+            "progress_ratio": sample.get("progress_ratio"),
+            "eta_seconds": None if ended else sample.get("eta_seconds"),
             "newest_step": step or None,
             "not_finite": flags,
-            "newest_sample": parse.honest(sample)[0] or None,
-            "last_line_age_seconds": _age(now, newest),
-            "last_sample_age_seconds": _age(now, sample.get("time")),
+            "newest_sample": sample or None,
+            "last_line_age_seconds": self._age(*FILES),
+            "last_sample_age_seconds": self._age("samples") if sample else None,
+            "clock_ahead_seconds": None if self._arrived else clock_ahead(self.newest.values()),
             "loading": self.loading(),
             "unreadable_lines": self.unreadable,
             "trouble": self.trouble,
         }
 
+    def _age(self, *names: str) -> float | None:
+        """Seconds since the newest line of some files.
 
-def _append_steps(table: Table, rows: list[Row]) -> None:
-    rows = [row for row in rows if type(row.get("step")) is int]  # a call for each row would cost a second per million
-    if rows:
-        attempts, axes, names, values = parse.step_numbers(rows)
-        table.extend(attempts, axes[:, 0].astype(np.int64), axes, names, values)
+        By this machine's clock alone once a line has come while we looked. Until then by the trainer's word, whose clock may
+        differ, and no less than we have looked in vain.
+        """
+        now = time.monotonic()
+        if arrived := [self._arrived[name] for name in names if name in self._arrived]:
+            return now - max(arrived)
+        newest = newest_time(self.newest[name] for name in names if name in self.newest)
+        watched = now - (self._whole_since or now)
+        return None if newest is None else max(time.time() - newest, watched)
+
+
+def append_steps(table: Table, rows: list[Row]) -> None:
+    attempts, axes, names, values = parse.step_numbers(rows)
+    table.extend(attempts, axes[:, 0].astype(np.int64), axes, names, values)
+
+
+def append_samples(table: Table, rows: list[Row]) -> None:
+    attempts, axes, names, values = parse.sample_numbers(rows)
+    table.extend(attempts, np.arange(len(table), len(table) + len(rows), dtype=np.int64), axes, names, values)
+
+
+APPENDS = {"steps": append_steps, "samples": append_samples}
+
+
+def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row | None, str]:
+    """Appends all rows but those that raise, which it finds by halving; returns the last one taken, and what was raised."""
+    if not rows:
+        return None, ""
+    try:
+        append(rows)
+    except Exception as error:  # whatever a strange line makes numpy raise
+        if len(rows) == 1:
+            return None, f"{type(error).__name__}: {error}"
+        half = len(rows) // 2
+        (first, wrong), (second, also) = take_in(rows[:half], append), take_in(rows[half:], append)
+        return second or first, also or wrong
+    return rows[-1], ""
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
@@ -159,30 +221,31 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-def _newest(path: Path) -> Row | None:
-    rows, _ = parse.rows_of(last_lines(path))
-    return rows[-1] if rows else None
+def last_turn(events: Sequence[Row]) -> Row:
+    """The newest event that began or ended an attempt; {} where there is none."""
+    return next((row for row in reversed(events) if row.get("event") in TURNS), {})
 
 
-def state_of(sample: Row, events: list[Row]) -> str:
-    """The run's state: as its newest sample says, unless an event that ends it came after."""
-    last = next((row for row in reversed(events) if row.get("event") in (*ENDED, "started", "resumed")), {})
-    if last.get("event") in ENDED and last.get("attempt", 0) >= sample.get("attempt", 0):
-        return str(last["event"])
-    return str(sample.get("state") or "starting")
+def standing(sample: Row, turn: Row) -> tuple[Row, str]:
+    """The sample that speaks for the run now, {} where a newer attempt has not written one yet; and the run's state."""
+    if attempt_of(sample) < attempt_of(turn):
+        sample = {}
+    if turn.get("event") in ENDED and attempt_of(turn) >= attempt_of(sample):
+        return sample, str(turn["event"])
+    return sample, str(sample.get("state") or "starting")
 
 
-def _is_time(value: Any) -> bool:
-    return isinstance(value, int | float)
+def attempt_of(row: Row) -> int:
+    attempt = row.get("attempt")
+    return attempt if isinstance(attempt, int) else 0
 
 
-def _age(now: float, value: Any) -> float | None:
-    """Seconds since a time of the record, as this machine's clock tells them; 0 where the trainer's clock is ahead."""
-    return max(0.0, now - value) if _is_time(value) else None
+def newest_time(rows: Iterable[Row]) -> float | None:
+    """The newest time that the rows bear, by the trainer's clock, Unix seconds."""
+    return max((row["time"] for row in rows if isinstance(row.get("time"), int | float)), default=None)
 
 
-def _eta(state: str, step: int, most: int | None, sample: Row) -> float | None:
-    speed = parse.number((sample.get("rates") or {}).get("steps_per_second"))
-    if state in ENDED or not most or not 0 < speed < float("inf"):
-        return None
-    return max(0.0, (most - step) / speed)
+def clock_ahead(rows: Iterable[Row]) -> float | None:
+    """Seconds by which the trainer's clock must be ahead of ours, where its rows come from the future; else None."""
+    ahead = (newest_time(rows) or 0) - time.time()
+    return ahead if ahead > CLOCK_AHEAD_SECONDS else None

@@ -49,9 +49,8 @@ class Level:
     def __init__(self, width: int, axes: int, columns: int) -> None:
         self.width = width
         self.taken = 0
-        whole = [np.int64, np.float64, np.float32, np.float32, np.float32, np.float64, np.int32, np.int32, np.int32]
-        wide = [None, axes, *[columns] * 7]
-        self._parts = [Growing(dtype, size) for dtype, size in zip(whole, wide, strict=True)]
+        like = rollups.empty(axes, columns)
+        self._parts = [Growing(part.dtype, *part.shape[1:]) for part in (getattr(like, field.name) for field in fields(Buckets))]
 
     def extend(self, buckets: Buckets) -> None:
         for part, field in zip(self._parts, fields(Buckets), strict=True):

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from dashboard import live
-from dashboard.run import Run
+from dashboard.run import EVENTS_KEPT, Run
 from dashboard.series import Request, choose_width, rows_between, series
-
-EVENTS_SHOWN = 200
 
 
 def summary(run: Run) -> dict[str, Any]:
     """run.json, the newest sample and step, the last events, and the state of it all."""
-    now = time.time()
     with run.lock:
         return {
             "id": run.folder.name,
-            "now": now,
             "facts": run.facts,
-            "head": run.head(now),
-            "events": run.events[-EVENTS_SHOWN:],
+            "head": run.head(),
+            "events": run.events,
             "events_seen": run.events_seen,
+            "events_kept": EVENTS_KEPT,
         }
 
 

@@ -17,9 +17,12 @@ from dashboard.runs import Runs
 
 @contextmanager
 def serving(root: Path) -> Iterator[str]:
-    """The address of a dashboard over `root`, which ends with the block."""
-    with Runs(root) as runs, listen("127.0.0.1", 0) as listener:
-        server = Server(uvicorn.Config(create_app(runs), log_level="warning", timeout_graceful_shutdown=2), runs)
+    """The address of a dashboard over `root`, which ends with the block; it looks and tells more often than one for people."""
+    with Runs(root, look_every=0.02) as runs, listen("127.0.0.1", 0) as listener:
+        server = Server(
+            uvicorn.Config(create_app(runs, tick_seconds=0.1), log_level="warning", lifespan="off", timeout_graceful_shutdown=2),
+            runs,
+        )
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         try:

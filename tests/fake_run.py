@@ -16,6 +16,7 @@ import orjson
 
 POSITIONS = 7
 TICK_SECONDS = 1.0
+STEPS_PER_SECOND = 3.9
 SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 MADE_OF = {
@@ -67,7 +68,10 @@ class FakeRun:
         self.append("steps", *(self._next_step(seconds, changed) for _ in range(count)))
 
     def sample(self, state: str = "running", **changed: Any) -> None:
-        self.append("samples", {**self._stamp(), "step": self.step_number, "state": state, **self._live(state), **changed})
+        """Appends a sample; `changed` fields replace the made-up ones."""
+        done = {"step": self.step_number, "max_steps": self.max_steps, "progress_ratio": self.step_number / self.max_steps}
+        left = {"eta_seconds": (self.max_steps - self.step_number) / STEPS_PER_SECOND, "state": state}
+        self.append("samples", {**self._stamp(), **done, **left, **self._live(state), **changed})
 
     def play(self, steps: int, *, seconds: float = 0.25, checkpoint_every: int = 500) -> None:
         """Steps, a sample for each second of them, and checkpoints."""
@@ -122,7 +126,7 @@ class FakeRun:
 
     def _live(self, state: str) -> dict[str, Any]:
         jitter = self.random.uniform(-0.02, 0.02)
-        speed = 3.9 + 6 * jitter
+        speed = STEPS_PER_SECOND + 6 * jitter
         target, drafter = 0.95 + jitter, 0.71 + jitter
         return {
             "rates": {
@@ -208,7 +212,7 @@ def _queue(name: str, items: int, capacity: int, item_bytes: int) -> dict[str, A
         "capacity_items": capacity,
         "bytes": items * item_bytes,
         "capacity_bytes": 536_870_912,
-        "fill_ratio": items / capacity,
+        "fill_ratio": max(items / capacity, items * item_bytes / 536_870_912),
     }
 
 

@@ -27,7 +27,11 @@ def fake(tmp_path):
 @pytest.fixture
 def client(fake):
     runs = Runs(fake.folder.parent)
-    with TestClient(create_app(runs, ["dash.example"]), base_url="http://localhost", follow_redirects=False) as client:
+    with TestClient(
+        create_app(runs, ["dash.example", "box:8400", "fd00::7", "[fd00::8]:8400"]),
+        base_url="http://localhost",
+        follow_redirects=False,
+    ) as client:
         yield client
 
 
@@ -39,10 +43,24 @@ def test_the_root_opens_the_newest_run(client):
 def test_the_root_waits_where_there_is_no_run(tmp_path):
     client = TestClient(create_app(Runs(tmp_path / "none")), base_url="http://localhost")
     assert client.get("/").status_code == 200
-    assert client.get("/api/runs").json() == {"root": str(tmp_path / "none"), "root_exists": False, "runs": []}
+    assert client.get("/api/runs").json() == {"root": str(tmp_path / "none"), "root_exists": False, "runs": [], "outside": []}
 
 
-@pytest.mark.parametrize("host", ["localhost", "localhost:8400", "127.0.0.1", "[::1]:8400", "dash.example", "DASH.example:1"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "localhost:8400",
+        "127.0.0.1",
+        "[::1]:8400",
+        "dash.example",
+        "DASH.example:1",
+        "box",
+        "box:1",
+        "[fd00::7]:9",
+        "[fd00::8]",
+    ],
+)
 def test_allowed_hosts(client, host):
     assert client.get("/healthz", headers={"host": host}).text == "ok\n"
 
@@ -151,6 +169,11 @@ def test_a_range_beyond_the_run_is_empty(client):
     assert client.get("/api/runs/demo.run_1-a/series?metric=loss&from=900&to=950").json()["rows"] <= 1
 
 
+def test_charts_say_which_column_has_a_band(client):
+    banded = {chart["id"]: chart["banded"] for chart in client.get("/api/charts").json()["charts"] if chart["banded"]}
+    assert banded == {"loss": "loss", "acceptance": "estimated_acceptance_length", "gradient": "grad_norm"}
+
+
 def test_the_panels_come_from_the_catalogue(client):
     found = client.get("/api/charts").json()
     assert {chart["id"] for chart in found["charts"]} >= {
@@ -186,6 +209,20 @@ def test_a_new_step_is_streamed_within_two_seconds_in_a_small_message(fake):
             assert orjson.loads(text)["steps"]["segments"][0]["axes"]["step"] == [41]
 
 
+def test_a_run_that_is_watched_is_kept_up_to_date_however_many_others_are_opened(fake):
+    others = [FakeRun(fake.folder.parent / f"other{number}") for number in range(7)]
+    with serving(fake.folder.parent) as address:
+        sampled = httpx.get(f"{address}/api/runs/{fake.folder.name}/series?metric=samples").json()["cursor"]
+        url = f"{address}/api/runs/{fake.folder.name}/events?cursor=40:{sampled}:1"
+        with httpx.stream("GET", url, timeout=3) as answer:
+            messages = ticks(answer.iter_lines())
+            next(messages)
+            for other in others:
+                assert httpx.get(f"{address}/api/runs/{other.folder.name}").status_code == 200
+            fake.steps(1)
+            assert orjson.loads(next(messages))["steps"]["rows"] == 1
+
+
 def test_a_stream_goes_on_from_the_last_event_id(fake):
     with serving(fake.folder.parent) as address:
         headers = {"last-event-id": "38:0:1"}
@@ -201,7 +238,9 @@ def test_streams_are_bounded_and_their_places_come_back(fake, monkeypatch):
         with httpx.stream("GET", url, timeout=10) as answer:
             messages = ticks(answer.iter_lines())  # kept: httpx closes the connection with its iterator
             next(messages)
-            assert httpx.get(url).status_code == 503
+            refused = httpx.get(url)
+            assert refused.status_code == 503
+            assert "close one" in refused.json()["detail"]
             messages.close()
         fake.steps(1)  # so that the server writes, and sees that nobody listens
         deadline = time.monotonic() + 5

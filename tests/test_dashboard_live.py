@@ -79,6 +79,13 @@ def test_a_browser_too_far_away_is_told_to_load_anew(fake, cursor):
     assert tick(opened(fake), cursor, WIDTHS).message["steps"] == {"resync": True}
 
 
+def test_a_cursor_of_another_run_is_told_to_load_anew(fake):
+    fake.play(20)
+    run = opened(fake)
+    message = tick(run, Cursor(len(run.steps), len(run.samples), run.events_seen + 1), WIDTHS).message
+    assert (message["steps"], message["samples"]) == ({"resync": True}, {"resync": True})
+
+
 def test_buckets_that_have_become_too_fine_are_to_be_loaded_anew(fake):
     fake.steps(2001)
     run = opened(fake)

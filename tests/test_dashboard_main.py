@@ -38,6 +38,24 @@ def test_addresses_that_are_none(tmp_path, capsys, words):
     assert capsys.readouterr().err.count("\n") == 1
 
 
+def test_a_second_signal_ends_it_at_once_without_a_traceback(tmp_path):
+    FakeRun(tmp_path / "demo").play(8)
+    command = [sys.executable, "-m", "dashboard", "--runs", str(tmp_path), "--port", "0", "--host", "0.0.0.0"]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        address = process.stdout.readline().split()[1]
+        assert "--allow-host" in process.stdout.readline()
+        with httpx.stream("GET", f"{address}api/runs/demo/events", timeout=10) as answer:
+            next(answer.iter_lines())
+            process.send_signal(signal.SIGINT)
+            time.sleep(0.05)
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=10)
+    finally:
+        process.kill()
+    assert (process.returncode, err) == (0, "")
+
+
 @pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_ends_quietly_within_a_second_with_a_stream_open(tmp_path, signal_number):
     FakeRun(tmp_path / "demo").play(8)

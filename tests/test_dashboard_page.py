@@ -1,7 +1,10 @@
 """The page in a real browser: it draws, it grows by itself, it asks nobody else, and it never lies about silence."""
 
 import re
+import shutil
+import threading
 import time
+from contextlib import contextmanager
 
 import pytest
 
@@ -10,29 +13,86 @@ from tests.fake_run import FakeRun
 
 pytestmark = pytest.mark.browser
 
+EVIL = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
 
-@pytest.fixture
-def fake(tmp_path):
-    fake = FakeRun(tmp_path / "demo")  # its last line lies a minute ahead: however slow this machine, the run is not silent
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("runs")
+
+
+@pytest.fixture(scope="module")
+def address(root):
+    """One dashboard for all tests, over runs that are made when they are first needed."""
+    with serving(root) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def demo(root):
+    """A run of 240 steps whose trainer goes on sampling."""
+    fake = FakeRun(root / "demo", started=time.time() - 60)
     fake.play(240)
-    return fake
+    ended = threading.Event()
+
+    def sample() -> None:
+        while not ended.wait(0.5):
+            fake.clock = time.time()
+            fake.sample()
+
+    trainer = threading.Thread(target=sample)
+    trainer.start()
+    yield fake
+    ended.set()
+    trainer.join()
 
 
-@pytest.fixture
-def page(browser):
-    """A page that fails its test for a console error, an exception, or a request to another host."""
+@pytest.fixture(autouse=True)
+def no_thread_left_behind():
+    """Instead of the guard of that name: the shared dashboard starts threads when it needs them, and ends them all."""
+
+
+@pytest.fixture(scope="module")
+def context(browser):
+    """One profile for all pages, so that Plotly is fetched and compiled once."""
     context = browser.new_context(viewport={"width": 1440, "height": 1000})
-    page = context.new_page()
-    wrong = []
+    context.add_init_script("localStorage.clear()")  # what one page chose is not to be another's start
+    yield context
+    context.close()
+
+
+@contextmanager
+def watched_page(context):
+    """A page that fails for a console error, an exception, or a request to another host."""
+    page, wrong = context.new_page(), []
     page.on("console", lambda message: wrong.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on(
-        "request",
-        lambda request: None if request.url.startswith(("http://127.0.0.1:", "data:", "blob:")) else wrong.append(request.url),
-    )
+    page.on("request", lambda asked: None if re.match("http://127.0.0.1:|data:|blob:", asked.url) else wrong.append(asked.url))
     yield page
-    context.close()
+    page.close()
     assert wrong == []
+
+
+@pytest.fixture
+def page(context):
+    with watched_page(context) as page:
+        yield page
+
+
+@pytest.fixture
+def refused_page(context):
+    """A page whose console may tell of requests that fail."""
+    page = context.new_page()
+    yield page
+    page.close()
+
+
+@pytest.fixture(scope="module")
+def demo_page(context, address, demo):
+    """A page of the demo run that several tests look at, one after the other."""
+    with watched_page(context) as page:
+        open_run(page, address)
+        yield page
 
 
 def until(page, expression, seconds=10.0):
@@ -40,137 +100,201 @@ def until(page, expression, seconds=10.0):
     deadline = time.monotonic() + seconds
     while not page.evaluate(expression):
         assert time.monotonic() < deadline, expression
-        page.wait_for_timeout(50)
+        page.wait_for_timeout(30)
 
 
-def loss_points(page):
-    """The numbers of the raw loss line, as Plotly draws them."""
-    return page.evaluate(
-        """() => (document.querySelector("#chart-loss .figure").data ?? []).filter((trace) => trace.meta === "raw")
-        .flatMap((trace) => [...trace.y])"""
-    )
+LOSS = "document.querySelector('#chart-loss .figure')"
+RAW = f"{LOSS}.data.find((trace) => trace.meta === 'raw')"
 
 
 def open_run(page, address, name="demo"):
     page.goto(f"{address}/runs/{name}")
-    page.locator("#chart-loss").scroll_into_view_if_needed()
     page.wait_for_selector("#chart-loss .main-svg")
 
 
-def test_the_loss_is_drawn_and_grows_by_itself(page, fake):
-    with serving(fake.folder.parent) as address:
-        page.goto(address)
-        page.wait_for_selector("#chart-loss .main-svg")
-        assert len(loss_points(page)) == 240
-        assert page.locator("#chart-loss path.js-line").count() > 0
-        began = time.monotonic()
-        fake.clock = time.time()
-        fake.steps(3, loss=3.25)
-        fake.sample()
-        until(page, "document.querySelector('#chart-loss .caption').textContent.replace(/\\D/g, '') === '243'")
-        assert time.monotonic() - began < 6  # the budget is 2 s; a busy machine's browser gets more
-        assert loss_points(page)[-3:] == [3.25, 3.25, 3.25]
-        assert page.locator("#live").inner_text().startswith("live")
+def test_the_verdict_and_the_flow_say_it_in_words(demo_page):
+    page = demo_page
+    assert page.locator("h1").inner_text() == "The target holds the run back: busy 95 %."
+    assert "of-target" in page.locator("#verdict").get_attribute("class")
+    assert page.locator(".stage").count() == 4
+    assert page.locator(".queue").count() == 3
+    assert page.locator(".stage.holds h3").inner_text() == "Target"
+    assert page.locator(".stage .tag").all_inner_texts() == ["holds the run back"]
+    shares = page.evaluate("""[...document.querySelectorAll(".stage .shares")].map((bar) =>
+        [...bar.children].reduce((sum, part) => sum + parseFloat(part.style.width), 0))""")
+    assert shares == pytest.approx([100] * 4, abs=0.5)
+    assert page.locator(".parts li").first.inner_text().endswith("busy")
+    assert page.locator("#live").inner_text().startswith("live")
+    until(page, "document.querySelector('#chart-devices .empty').textContent.startsWith('No GPU')")
+    until(page, "document.querySelectorAll('.panel .main-svg').length >= 8")
 
 
-def test_the_verdict_and_the_flow_say_it_in_words(page, fake):
-    with serving(fake.folder.parent) as address:
-        open_run(page, address)
-        assert page.locator("h1").inner_text() == "The target holds the run back: busy 95 %."
-        assert page.locator(".stage").count() == 4
-        assert page.locator(".queue").count() == 3
-        assert page.locator(".stage.holds h3").inner_text() == "Target"
-        shares = page.evaluate("""[...document.querySelectorAll(".stage .shares")].map((bar) =>
-            [...bar.children].reduce((sum, part) => sum + parseFloat(part.style.width), 0))""")
-        assert shares == pytest.approx([100] * 4, abs=0.5)
-        assert page.locator(".parts li").first.inner_text().endswith("busy")
-        page.locator("#chart-devices").scroll_into_view_if_needed()
-        until(page, "document.querySelector('#chart-devices .empty').textContent.startsWith('No GPU')")
+def test_news_leave_selections_focus_and_scrolling_alone(demo_page):
+    page = demo_page
+    page.evaluate("""() => {
+        const title = document.querySelector("h1");
+        title.kept = true;
+        getSelection().selectAllChildren(title);
+        document.querySelector(".shares i").kept = true;
+        document.querySelector(".events li").kept = true;
+    }""")
+    before = page.locator(".tile b").all_inner_texts()
+    until(page, f"[...document.querySelectorAll('.tile b')].map((tile) => tile.innerText).join() !== {','.join(before)!r}")
+    assert page.evaluate("[...document.querySelectorAll('h1, .shares i, .events li')].filter((node) => node.kept).length") == 3
+    assert page.evaluate("getSelection().toString()").startswith("The target holds")
+    page.evaluate("getSelection().removeAllRanges()")
 
 
-def test_silence_is_said_and_ages_without_the_server(page, tmp_path):
-    fake = FakeRun(tmp_path / "demo", started=time.time() - 120)
-    fake.play(40)
-    with serving(tmp_path) as address:
-        open_run(page, address)
-        first = page.locator("#live").inner_text()
-        assert re.match(r"no sample for \d.min \d+.s", first)
-        until(page, f"document.getElementById('live').textContent !== {first!r}")
-        assert page.locator("h1").inner_text().startswith("No sample for")
-        assert "Its last word: The target holds" in page.locator(".verdict .more").inner_text()
+def test_the_loss_is_drawn_and_grows_by_itself(demo_page, demo):
+    page = demo_page
+    assert page.evaluate(f"{RAW}.y.length") == 240
+    assert page.locator("#chart-loss path.js-line").count() > 0
+    demo.steps(3, loss=3.25)
+    until(
+        page, "document.querySelector('#chart-loss .caption').textContent.replace(/\\D/g, '') === '243'", seconds=6
+    )  # the budget is 2 s
+    assert page.evaluate(f"{RAW}.y.slice(-3)") == [3.25, 3.25, 3.25]
 
 
-def test_nan_a_spike_and_a_resume_stay_visible(page, tmp_path):
-    fake = FakeRun(tmp_path / "demo")
+def test_keys_and_dialogs(demo_page):
+    page = demo_page
+    assert page.locator("#chart-loss .xtitle").text_content() == "step"
+    page.keyboard.press("x")
+    until(page, "document.querySelector('#chart-loss .xtitle').textContent === 'context tokens'")
+    page.keyboard.press("l")
+    until(page, f"{LOSS}.layout.yaxis.type === 'log'")
+    page.keyboard.press("l")
+    page.keyboard.press("?")
+    box = page.locator("#help").bounding_box()
+    page.mouse.click(box["x"] + 4, box["y"] + 4)  # its edge is a part of it
+    assert page.locator("#help").is_visible()
+    page.locator("#help .close").click()
+    assert not page.locator("#help").is_visible()
+
+
+def test_the_focus_stays_with_its_run_while_the_list_changes(demo_page, root):
+    page = demo_page
+    FakeRun(root / "older", started=time.time() - 500)
+    page.keyboard.press("r")
+    page.locator("a.run[href$=older]").focus()
+    FakeRun(root / "newest").steps(1)
+    until(page, "document.querySelectorAll('a.run[href$=newest]').length === 1")
+    assert page.evaluate("document.activeElement.getAttribute('href')") == "/runs/older"
+    page.locator("#runs .close").click()
+
+
+def drag(page, begin, end):
+    box = page.locator("#chart-loss .nsewdrag").first.bounding_box()
+    page.mouse.move(box["x"] + box["width"] * begin, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * end, box["y"] + 60, steps=4)
+    page.mouse.up()
+
+
+def test_zoom(demo_page):
+    page = demo_page
+    points = page.evaluate(f"{RAW}.y.length")
+    drag(page, 0.4, 0.6)
+    until(page, f"{RAW}.y.length < 100")
+    assert page.locator("#zoom-words").inner_text().startswith("Zoomed to")
+    page.keyboard.press("Escape")
+    until(page, f"{RAW}.y.length === {points}")
+
+
+def test_a_range_that_cannot_be_read_says_so_and_changes_nothing(refused_page, address, demo):
+    page = refused_page
+    open_run(page, address)
+    points = page.evaluate(f"{RAW}.y.length")
+    page.route("**/series?*from=*", lambda route: route.fulfill(status=500, json={"detail": "The disk is away."}))
+    drag(page, 0.4, 0.6)
+    until(page, "document.getElementById('problem').innerText.endsWith('The disk is away.')")
+    page.wait_for_timeout(300)  # ticks go on and must not wipe it away
+    assert page.locator("#problem").is_visible()
+    assert not page.locator("#zoom").is_visible()
+    assert page.evaluate(f"{RAW}.y.length") >= points
+
+
+def test_silence_is_said_and_ages_without_the_server(page, address, root):
+    FakeRun(root / "silent", started=time.time() - 120).play(40)
+    open_run(page, address, "silent")
+    first = page.locator("#live").inner_text()
+    assert re.match(r"no sample for \d.min \d+.s", first)
+    assert page.locator("#live").get_attribute("aria-live") == "off"
+    until(page, f"document.getElementById('live').textContent !== {first!r}")
+    assert page.locator("#announced").inner_text().startswith("no sample for")
+    assert page.locator("h1").inner_text().startswith("No sample for")
+    assert "Its last word: The target holds" in page.locator(".verdict .more").inner_text()
+
+
+def test_nan_a_spike_and_a_resume_stay_visible(page, address, root):
+    fake = FakeRun(root / "spiky")
     fake.steps(3000)
     fake.steps(1, loss=float("nan"))
     fake.steps(1, loss=50.0)
     fake.steps(98)
     fake.resume(3050)
-    fake.steps(1000)
-    with serving(tmp_path) as address:
-        open_run(page, address)
-        top = page.evaluate(
-            """Math.max(...document.querySelector("#chart-loss .figure").data
-            .filter((trace) => trace.fill === "toself").flatMap((trace) => trace.y.filter((value) => value !== null)))"""
-        )
-        assert top == 50.0
-        legend = page.locator("#chart-loss .legend").inner_text()
-        assert "NaN or infinite" in legend
-        assert "overtaken by a resume" in legend
-        assert re.match(r"4.100 points, min/max of [\d\s\u202f]+ buckets", page.locator("#chart-loss .caption").inner_text())
+    fake.steps(500)
+    fake.steps(1, loss=-0.5)
+    fake.steps(499)
+    open_run(page, address, "spiky")
+    band = f"{LOSS}.data.filter((trace) => trace.fill === 'toself').flatMap((trace) => trace.y.filter((value) => value !== null))"
+    assert page.evaluate(f"Math.max(...{band})") == 50.0
+    legend = page.locator("#chart-loss .legend").inner_text()
+    assert "NaN or infinite" in legend
+    assert "overtaken by a resume" in legend
+    assert re.match(r"4.100 points, min/max of [\d\s\u202f]+ buckets", page.locator("#chart-loss .caption").inner_text())
+    until(page, "/ means of /.test(document.querySelector('#chart-positions .caption').innerText)")
+    page.keyboard.press("l")
+    until(page, f"{LOSS}.layout.yaxis.type === 'log'")
+    assert page.evaluate(f"Math.min(...{band})") > 0
+    assert "1 bucket holds values ≤ 0" in page.locator("#chart-loss .caption").inner_text()
 
 
-def test_keys_and_zoom(page, fake):
-    with serving(fake.folder.parent) as address:
-        open_run(page, address)
-        title = page.locator("#chart-loss .xtitle")
-        assert title.text_content() == "step"
-        page.keyboard.press("x")
-        until(page, "document.querySelector('#chart-loss .xtitle').textContent === 'context tokens'")
-        page.keyboard.press("l")
-        until(page, "document.querySelector('#chart-loss .figure').layout.yaxis.type === 'log'")
-        page.keyboard.press("?")
-        assert page.locator("#help").is_visible()
-        page.keyboard.press("Escape")
-        box = page.locator("#chart-loss .nsewdrag").first.bounding_box()
-        page.mouse.move(box["x"] + box["width"] * 0.4, box["y"] + 60)
-        page.mouse.down()
-        page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + 60, steps=4)
-        page.mouse.up()
-        until(page, "document.querySelector('#chart-loss .figure').data.find((trace) => trace.meta === 'raw').y.length < 100")
-        page.keyboard.press("Escape")
-        until(page, "document.querySelector('#chart-loss .figure').data.find((trace) => trace.meta === 'raw').y.length === 240")
-
-
-def test_what_a_run_says_is_text_and_never_markup(page, tmp_path):
-    fake = FakeRun(tmp_path / "demo", started=time.time())
+def test_an_ending_is_told_in_the_trainers_words_and_never_as_markup(page, address, root):
+    fake = FakeRun(root / "failed", started=time.time())
     fake.play(8)
-    evil = '<img src=x onerror="document.title=1"><script>document.title=1</script>'
-    fake.event("failed", evil, stage=evil, error=evil, traceback=evil)
-    with serving(tmp_path) as address:
-        open_run(page, address)
-        assert evil in page.locator("#events .failure p").inner_text()
-        assert page.locator("#events img, #events script").count() == 0
-        assert page.title() == "demo · Draftscope"
+    fake.event("failed", f"Failed in the target stage: {EVIL}", stage=EVIL, error=EVIL, traceback=EVIL)
+    open_run(page, address, "failed")
+    assert page.locator("h1").inner_text().startswith("Failed in the target stage")
+    assert EVIL in page.locator("#events .failure p").inner_text()
+    assert page.locator("#events img, #events script, #verdict img").count() == 0
+    assert page.title() == "failed · Draftscope"
 
 
-def test_a_page_waits_for_a_run_that_is_not_there_yet(browser, tmp_path):
-    page = browser.new_page()
-    with serving(tmp_path / "runs") as address:
-        page.goto(address)
-        page.wait_for_selector("#notice:not([hidden])")
-        assert "No runs yet" in page.locator("#notice").inner_text()
-        FakeRun(tmp_path / "runs" / "first").play(8)
-        page.wait_for_selector("#chart-loss .main-svg", timeout=10_000)
-    page.close()
+def test_a_stopped_run_keeps_the_trainers_last_sentence(page, address, root):
+    fake = FakeRun(root / "stopped", started=time.time())
+    fake.play(8)
+    said = {"state": "finished", "sentence": "Stopped: 8 steps in 2.0 s."}
+    fake.sample("finished", verdict=said)
+    fake.event("finished", said["sentence"])
+    open_run(page, address, "stopped")
+    assert page.locator("h1").inner_text() == said["sentence"]
 
 
-def test_a_phone_gets_one_column_and_no_sideways_scrolling(browser, fake):
-    page = browser.new_page(viewport={"width": 390, "height": 844}, color_scheme="dark")
-    with serving(fake.folder.parent) as address:
-        open_run(page, address)
-        assert page.evaluate("document.documentElement.scrollWidth") <= 390
-        left, right = (page.locator(f"#chart-{name}").bounding_box() for name in ("loss", "acceptance"))
-        assert left["x"] == right["x"]
-    page.close()
+def test_a_page_waits_for_its_run_and_says_when_it_is_gone(refused_page, address, root):
+    page = refused_page
+    page.goto(f"{address}/runs/late")
+    page.wait_for_selector("#notice:not([hidden])")
+    assert "There is no run “late”" in page.locator("#notice").inner_text()
+    FakeRun(root / "late").play(8)
+    page.wait_for_selector("#chart-loss .main-svg", timeout=10_000)
+    shutil.rmtree(root / "late")
+    FakeRun(root / "late", started=time.time() - 3).steps(3)
+    until(page, f"{RAW}.y.length === 3")  # another run in its place, and nothing of the one before
+
+
+def test_a_refused_stream_is_told_in_the_dashboards_words(refused_page, address, demo):
+    page = refused_page
+    page.route("**/events?*", lambda route: route.fulfill(status=503, json={"detail": "32 pages are live; close one."}))
+    page.goto(f"{address}/runs/demo")
+    until(page, "document.getElementById('live').textContent === '32 pages are live; close one.'")
+
+
+def test_a_phone_gets_one_column_and_no_sideways_scrolling(page, address, demo):
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.emulate_media(color_scheme="dark")
+    open_run(page, address)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert len({page.locator(f"#chart-{name}").bounding_box()["x"] for name in ("loss", "acceptance")}) == 1
+    assert page.evaluate("getComputedStyle(document.querySelector('.top')).position") == "static"
+    until(page, "document.querySelector('#chart-positions .figure').layout?.yaxis2.domain[1] < 0.5")  # bars below the lines

@@ -45,6 +45,12 @@ def test_step_numbers_pads_short_lists_of_positions():
     assert math.isnan(column["loss"][1])
 
 
+@pytest.mark.parametrize("step", [None, "7", 1.5, 2**60, -(2**60)])
+def test_a_step_without_a_place_is_refused(step):
+    with pytest.raises(ValueError, match="a step is"):
+        parse.step_numbers([{"step": 1}, {"step": step}])
+
+
 def test_sample_numbers_names_what_it_finds():
     row = {
         "attempt": 0,
@@ -52,7 +58,7 @@ def test_sample_numbers_names_what_it_finds():
         "step": 3,
         "rates": {"steps_per_second": 2.5},
         "stages": [{"name": "target", "busy_ratio": 0.5, "waiting_input_ratio": 0.5, "waiting_output_ratio": 0.0}],
-        "queues": [{"name": "features", "items": 1, "capacity_items": 4}],
+        "queues": [{"name": "features", "items": 1, "capacity_items": 4, "fill_ratio": 0.75}],
         "devices": [{"index": 1, "power_watts": 300.0, "kernel_active_ratio": None}],
     }
     _, axes, names, values = parse.sample_numbers([row])
@@ -60,7 +66,7 @@ def test_sample_numbers_names_what_it_finds():
     assert axes.tolist() == [[3, 1.0]]
     assert found["rates.steps_per_second"] == 2.5
     assert found["stages.target.busy_ratio"] == 0.5
-    assert found["queues.features.items_ratio"] == 0.25
+    assert found["queues.features.fill_ratio"] == 0.75
     assert found["devices.1.power_watts"] == 300.0
     assert found["devices.1.kernel_active_ratio"] == pytest.approx(MISSING)
 

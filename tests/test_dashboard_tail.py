@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from dashboard import tail as tail_module
 from dashboard.tail import Tail, last_lines, scattered_lines
 
 
@@ -50,7 +53,35 @@ def test_notices_that_the_file_was_replaced(tmp_path):
     tail.read()
     path.write_bytes(b"1\n")
     assert tail.read() == []
-    assert tail.shrunk
+    assert tail.replaced
+
+
+def test_notices_another_file_even_if_it_is_longer(tmp_path):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"1\n")
+    tail = Tail(path)
+    tail.read()
+    (tmp_path / "other").write_bytes(b"1\n2\n3\n")
+    (tmp_path / "other").replace(path)
+    assert tail.read() == []
+    assert tail.replaced
+
+
+def test_a_file_without_an_end_of_line_is_not_read_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(tail_module, "LONGEST_LINE_BYTES", 1000)
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"x" * 5000)
+    tail = Tail(path)
+    assert tail.read(limit=100) == []
+    assert tail.endless
+    assert tail.behind == 0
+
+
+@pytest.mark.parametrize("places", [10, 1000])
+def test_scattered_lines_of_a_short_file_are_all_of_them_once(tmp_path, places):
+    path = tmp_path / "steps.jsonl"
+    path.write_bytes(b"".join(b"%03d\n" % number for number in range(200)))
+    assert [int(line) for line in scattered_lines(path, places, place_bytes=100)] == list(range(200))
 
 
 def test_last_lines_leaves_out_what_is_cut_at_either_end(tmp_path: Path):

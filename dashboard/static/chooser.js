@@ -1,14 +1,14 @@
 // The list of runs: which there are, how they are, and how long ago each one wrote its last line.
 
+import { element, renew } from "./nodes.js";
 import { getJson } from "./stream.js";
-import { duration, element, figure, percent, whole } from "./words.js";
-import { ENDED, SILENT_AFTER } from "./verdict.js";
+import { SILENT_AFTER } from "./verdict.js";
+import { duration, figure, known, percent, whole } from "./words.js";
 
 export class Chooser {
   constructor(button, dialog, list) {
     Object.assign(this, { dialog, list });
     button.addEventListener("click", () => this.open());
-    dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
   }
 
   async open() {
@@ -20,25 +20,34 @@ export class Chooser {
 
   async refresh() {
     try {
-      const { root, runs } = await getJson("/api/runs");
+      const { root, runs, outside } = await getJson("/api/runs");
       const rows = runs.map((run) => row(run, run.id === this.current));
-      if (rows.length) this.list.replaceChildren(...rows);
-      else this.list.replaceChildren(element("p", "", `No runs in ${root} yet.`));
+      if (!rows.length) rows.push(element("p", "", `No runs in ${root} yet.`));
+      this.show(...rows, ...outside.map((name) => element("p", "outside", `${name} leads out of the folder, so it is not shown.`)));
     } catch (error) {
-      this.list.replaceChildren(element("p", "", error.message));
+      this.show(element("p", "", error.message));
     }
+  }
+
+  /** Rows may change their places; the focus stays with the run that has it. */
+  show(...rows) {
+    const focused = this.list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
+    renew(this.list, ...rows);
+    if (focused) [...this.list.querySelectorAll("a")].find((link) => link.getAttribute("href") === focused)?.focus();
   }
 }
 
 function row(run, current) {
-  const silent = !ENDED.includes(run.state) && run.last_line_age_seconds > SILENT_AFTER;
+  const silent = !run.ended && run.last_line_age_seconds > SILENT_AFTER;
   const link = element("a", `run is-${silent ? "silent" : run.state}${current ? " current" : ""}`);
   link.href = `/runs/${encodeURIComponent(run.id)}`;
-  const progress = run.max_steps ? `${whole(run.step)} of ${whole(run.max_steps)} · ${percent(run.step / run.max_steps)}` : whole(run.step);
+  const share = known(run.progress_ratio) ? ` · ${percent(run.progress_ratio)}` : "";
+  const progress = run.max_steps ? `${whole(run.step)} of ${whole(run.max_steps)}${share}` : `${whole(run.step)}${share}`;
+  const ahead = known(run.clock_ahead_seconds);
   link.append(
     element("b", "", run.name), element("span", "state", silent ? "silent" : run.state),
     element("span", "", `step ${progress}`), element("span", "", `loss ${run.loss_not_finite ?? figure(run.loss, 4)}`),
-    element("span", "", `last line ${duration(run.last_line_age_seconds)} ago`),
+    element("span", "", ahead ? `the trainer's clock is ${duration(run.clock_ahead_seconds)} ahead` : `last line ${duration(run.last_line_age_seconds)} ago`),
   );
   return link;
 }

@@ -1,6 +1,6 @@
 // The switches at the top and their keys; what is chosen is remembered by the browser.
 
-import { element } from "./words.js";
+import { element } from "./nodes.js";
 
 const CHOICES = {
   axis: [["step", "step"], ["tokens", "tokens"], ["time", "time"]],
@@ -87,7 +87,6 @@ function buildHelp() {
   const dialog = document.getElementById("help");
   const list = (rows, tag) => element("dl", "help-list", null, ...rows.map(([name, words]) =>
     element("div", "", null, element("dt", "", null, element(tag, "", name)), element("dd", "", words))));
-  dialog.append(element("h2", "", "Keys"), list(KEYS, "kbd"), element("h2", "", "Words"), list(WORDS, "b"));
-  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  document.getElementById("help-words").append(list(KEYS, "kbd"), element("h2", "", "Words"), list(WORDS, "b"));
   return dialog;
 }

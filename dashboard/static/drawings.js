@@ -16,32 +16,35 @@ export function chosenHalf({ settings, steps }) {
   return SHARES[settings.smoothing] && ends.length ? halfLife(Math.max(...ends) - Math.min(...ends), SHARES[settings.smoothing]) : 0;
 }
 
-function bandedDrawing(context, column, { label, format, title, log, digits }) {
+function bandedDrawing(context, chart, { label, format, log, digits }) {
+  const { banded: column, axis: title } = chart;
   const { settings, theme, steps } = context;
   const half = chosenHalf(context);
   const colour = theme.stages.drafter;
-  const { traces, odd, hidden } = banded(steps, column, { axis: settings.axis, colour, yaxis: "y", half, label, format, log });
+  const { traces, odd, sunk } = banded(steps, column, { axis: settings.axis, colour, yaxis: "y", half, label, format, log });
   const newest = context.head?.newest_step?.[column] ?? steps.newest(column);
   const legend = [{ label: "newest", value: context.head?.not_finite?.[column] ?? figure(newest, digits), colour }];
   if (steps.width > 1) legend.push({ label: "lowest to highest", colour: faded(colour, 0.3), shape: "area" });
   if (half) legend.push({ label: `smoothed, half-life ${whole(half)} ${half === 1 ? "step" : "steps"}`, colour, shape: "thick" });
   if (steps.segments.some((segment) => segment.overtaken_from !== null)) legend.push({ label: "overtaken by a resume", colour, shape: "dots" });
   if (odd.length) legend.push({ label: "NaN or infinite", colour: theme.alarm, shape: "triangle" });
-  return { rows: [{ title, log }], traces, odd, legend, remark: hidden ? `${whole(hidden)} values ≤ 0 have no place on a logarithmic axis` : "" };
+  if (sunk.length) legend.push({ label: "values ≤ 0", colour: theme.quiet, shape: "triangle" });
+  const what = steps.width > 1 ? (sunk.length === 1 ? "bucket holds" : "buckets hold") : sunk.length === 1 ? "step has" : "steps have";
+  const remark = sunk.length ? `${whole(sunk.length)} ${what} values ≤ 0, which have no place on a logarithmic axis` : "";
+  return { rows: [{ title, log }], traces, odd, sunk, legend, remark };
 }
 
 function loss(context, chart) {
-  return bandedDrawing(context, "loss", { label: "loss", format: ".4f", title: chart.axis, log: context.settings.log, digits: 4 });
+  return bandedDrawing(context, chart, { label: "loss", format: ".4f", log: context.settings.log, digits: 4 });
 }
 
 function acceptance(context, chart) {
-  const column = "estimated_acceptance_length";
-  return bandedDrawing(context, column, { label: "estimated", format: ".3f", title: chart.axis, log: false, digits: 4 });
+  return bandedDrawing(context, chart, { label: "estimated", format: ".3f", log: false, digits: 4 });
 }
 
 function gradient(context, chart) {
   const { settings, steps, theme } = context;
-  const drawing = bandedDrawing(context, "grad_norm", { label: "norm", format: ".3f", title: chart.axis, log: settings.log, digits: 3 });
+  const drawing = bandedDrawing(context, chart, { label: "norm", format: ".3f", log: settings.log, digits: 3 });
   const { live } = points(steps, "learning_rate", settings.axis);
   const rate = line(live.x, live.mean, theme.quiet, "y2", { hovertemplate: "learning rate %{y:.3~g}<extra></extra>" });
   drawing.rows.push({ title: "learning rate", share: 0.5, floor: 0, format: ".1~e" });
@@ -89,16 +92,16 @@ function sampleLine(context, name, colour, yaxis, label, format, more = {}) {
 function throughput(context, chart) {
   const { theme, head } = context;
   const rates = head?.newest_sample?.rates ?? {};
-  const [context_, draft] = [theme.stages.target, theme.stages.drafter];
+  const [contextColour, draft] = [theme.stages.target, theme.stages.drafter];
   return {
     rows: [{ title: chart.axis, floor: 0 }, { title: "steps/s", floor: 0, share: 0.45 }],
     traces: [
-      sampleLine(context, "rates.context_tokens_per_second", context_, "y", "context tokens/s", ",.0f"),
+      sampleLine(context, "rates.context_tokens_per_second", contextColour, "y", "context tokens/s", ",.0f"),
       sampleLine(context, "rates.draft_tokens_per_second", draft, "y", "draft tokens/s", ",.0f", { dash: "dash" }),
       sampleLine(context, "rates.steps_per_second", theme.ink, "y2", "steps/s", ".3~g"),
     ],
     legend: [
-      { label: "context tokens/s", value: whole(rates.context_tokens_per_second), colour: context_ },
+      { label: "context tokens/s", value: whole(rates.context_tokens_per_second), colour: contextColour },
       { label: "draft tokens/s", value: whole(rates.draft_tokens_per_second), colour: draft, shape: "dash" },
       { label: "steps/s", value: figure(rates.steps_per_second), colour: theme.ink },
     ],
@@ -120,7 +123,7 @@ function queues(context, chart) {
 }
 
 function queueLines({ samples, settings, theme }, name, yaxis, half) {
-  const { live } = points(samples, `queues.${name}.items_ratio`, settings.axis);
+  const { live } = points(samples, `queues.${name}.fill_ratio`, settings.axis);
   const colour = theme.queues[name];
   const raw = line(live.x, live.mean, colour, yaxis, { hovertemplate: `${name} %{y:.0%}<extra></extra>`, ...(half ? { width: 1, opacity: 0.4 } : {}) });
   const mean = half ? line(live.x, smoothed(live.steps, live.mean, half), colour, yaxis, { width: 2.2, hoverinfo: "skip" }) : null;

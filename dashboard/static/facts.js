@@ -1,23 +1,24 @@
 // The bottom of the page: what happened, and what the run is made of.
 
-import { eventTime } from "./verdict.js";
-import { brief, bytes, element, known, NONE, short, whole } from "./words.js";
+import { element, renew } from "./nodes.js";
+import { brief, bytes, clock, known, NONE, short, whole } from "./words.js";
 
 const MOST_EVENTS = 60;
 
-export function drawEvents(root, events) {
+/** `events` are the newest of the `seen` ones. */
+export function drawEvents(root, events, seen) {
   root.hidden = events.length === 0;
   const failed = events.findLast((row) => row.event === "failed");
   const list = element("ol", "events");
   for (const row of events.slice(-MOST_EVENTS).reverse()) {
     const item = element("li", `event event-${row.event}`, null,
-      element("time", "", eventTime(row)), element("b", "", String(row.event).replaceAll("_", " ")), element("span", "", row.message ?? ""));
+      element("time", "", known(row.time) ? clock(row.time) : ""), element("b", "", String(row.event).replaceAll("_", " ")), element("span", "", row.message ?? ""));
     const more = eventFacts(row);
     if (more) item.append(element("small", "", more));
     list.append(item);
   }
-  const shown = events.length > MOST_EVENTS ? `the newest ${MOST_EVENTS} of ${whole(events.length)}` : "";
-  root.replaceChildren(element("header", "", null, element("h2", "", "Events"), element("p", "question", shown)), ...failure(failed, events), list);
+  const shown = seen > MOST_EVENTS ? `the newest ${MOST_EVENTS} of ${whole(seen)}` : "";
+  renew(root, element("header", "", null, element("h2", "", "Events"), element("p", "question", shown)), ...failure(failed, events), list);
 }
 
 function failure(row, events) {
@@ -55,7 +56,7 @@ export function drawFacts(root, facts) {
   add("Commit", facts.git_commit ?? NONE);
   add("Versions", Object.entries(facts.versions ?? {}).map(([name, version]) => `${name} ${version}`).join(" · "));
   const command = element("pre", "command", (facts.command ?? []).map(quoted).join(" "));
-  root.replaceChildren(element("header", "", null, element("h2", "", "The run")), command, table, config(facts.config ?? {}));
+  renew(root, element("header", "", null, element("h2", "", "The run")), command, table, config(facts.config ?? {}));
 }
 
 function parts(...values) {

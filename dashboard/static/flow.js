@@ -1,9 +1,11 @@
 // The road of a batch: a card for each stage, its time in three parts that add up to 100 %, and a tank for each queue between them.
 
-import { ENDED, isSilent } from "./verdict.js";
-import { bytes, capital, duration, element, known, percent, whole } from "./words.js";
+import { element, renew } from "./nodes.js";
+import { isSilent } from "./verdict.js";
+import { bytes, capital, duration, known, percent, whole } from "./words.js";
 
 const PARTS = [["busy_ratio", "busy"], ["waiting_input_ratio", "waiting for input"], ["waiting_output_ratio", "waiting for output"]];
+const TAGS = { stage_holds: "holds the run back", stalled: "stalled", starved: "starves the drafter", failed: "failed" }; // by verdict
 const STUCK_AFTER = 10; // seconds without progress
 
 export function drawFlow(root, head, age, words) {
@@ -12,17 +14,19 @@ export function drawFlow(root, head, age, words) {
   if (root.hidden) return;
   const stages = Object.fromEntries(sample.stages.map((stage) => [stage.name, stage]));
   const queues = Object.fromEntries((sample.queues ?? []).map((queue) => [queue.name, queue]));
-  const road = words.stages.flatMap((name, index) => [stages[name] && stageCard(stages[name], sample.verdict, sample.time),
-    queues[words.queues[index]] && tank(queues[words.queues[index]])]);
-  root.classList.toggle("past", ENDED.includes(head.state) || isSilent(head, age));
-  root.replaceChildren(...road.filter(Boolean));
+  const tag = TAGS[sample.verdict?.state];
+  const road = words.stages.flatMap((name, index) => [
+    stages[name] && stageCard(stages[name], sample.verdict?.stage === name ? tag : ""),
+    queues[words.queues[index]] && tank(queues[words.queues[index]]),
+  ]);
+  root.classList.toggle("past", head.ended || isSilent(head, age));
+  renew(root, ...road.filter(Boolean));
 }
 
-function stageCard(stage, verdict) {
-  const holds = verdict?.stage === stage.name;
-  const card = element("article", `stage stage-${stage.name}${holds ? " holds" : ""}`);
+function stageCard(stage, tag) {
+  const card = element("article", `stage of-${stage.name}${tag ? " holds" : ""}`);
   const heading = element("header", "", null, element("h3", "", capital(stage.name)));
-  if (holds) heading.append(element("span", "tag", verdict.state === "stalled" ? "stalled" : "holds the run back"));
+  if (tag) heading.append(element("span", "tag", tag));
   const bar = element("div", "shares");
   const list = element("ul", "parts");
   for (const [field, name] of PARTS) {

@@ -2,15 +2,16 @@
 
 import { overtakenAt, smoothed } from "./series.js";
 import { faded } from "./theme.js";
-import { whole } from "./words.js";
+import { figure, whole } from "./words.js";
 
 /** Plotly shows dates as UTC; moved by the zone's offset they read as this browser's local time. */
 export function shownTime(unixSeconds) {
   return 1000 * unixSeconds - 60000 * new Date(1000 * unixSeconds).getTimezoneOffset();
 }
 
+/** Back from what Plotly says, which leaves out the end of a date where it is zero: "2026-11-30 11:40" */
 export function realTime(shown) {
-  const moved = typeof shown === "number" ? shown : Date.parse(`${shown.replace(" ", "T")}Z`);
+  const moved = typeof shown === "number" ? shown : Date.parse(`${(shown + "0000-01-01 00:00:00".slice(shown.length)).replace(" ", "T")}Z`);
   return (moved + 60000 * new Date(moved).getTimezoneOffset()) / 1000;
 }
 
@@ -82,15 +83,27 @@ export function line(x, y, colour, yaxis, more = {}) {
   return { type: "scatter", mode: "lines", x, y, yaxis, line: { color: colour, width, dash }, ...rest };
 }
 
+/** What of a band can be drawn on a logarithmic axis: nothing reaches below the smallest positive value. */
+function aboveZero(part, floor) {
+  return { ...part, low: part.low.map((low, index) => (low === null || part.high[index] <= 0 ? null : Math.max(low, floor))) };
+}
+
+/** Where a bucket holds values that a logarithmic axis cannot show. */
+function sunken({ x, low, high }) {
+  return x.flatMap((place, index) => (low[index] === null || low[index] > 0 ? [] : [{ x: place, words: `${figure(low[index])} to ${figure(high[index])}` }]));
+}
+
 /** A metric that has a band: what a resume overtook, lowest to highest, the raw line, and the smoothed one on top of them all. */
 export function banded(series, name, { axis, colour, yaxis, half, label, format, log }) {
   const { live, faint, odd } = points(series, name, axis);
   const raw = half ? { width: 1, opacity: 0.4 } : {};
   const spread = live.low.map((low, index) => [low, live.high[index]]);
   const hover = series.width > 1 ? `<br>lowest %{customdata[0]:${format}}, highest %{customdata[1]:${format}}` : "";
+  const floor = Math.min(...[...live.low, ...live.mean].filter((value) => value > 0));
+  const shown = (part) => (log ? aboveZero(part, floor) : part);
   const traces = [
     ...faint.map((tail) => line(tail.x, tail.mean, colour, yaxis, { width: 1, dash: "dot", opacity: 0.45, hoverinfo: "skip" })),
-    ...(series.width > 1 ? [...faint.map((tail) => band(tail, colour, yaxis, 0.12)), band(live, colour, yaxis)] : []),
+    ...(series.width > 1 ? [...faint.map((tail) => band(shown(tail), colour, yaxis, 0.12)), band(shown(live), colour, yaxis)] : []),
     line(live.x, live.mean, colour, yaxis, {
       ...raw, customdata: spread, hovertemplate: `${label} %{y:${format}}${hover}<extra></extra>`, meta: "raw",
     }),
@@ -99,14 +112,13 @@ export function banded(series, name, { axis, colour, yaxis, half, label, format,
     const mean = smoothed(live.steps, live.mean, half);
     traces.push(line(live.x, mean, colour, yaxis, { width: 2.2, hovertemplate: `smoothed %{y:${format}}<extra></extra>` }));
   }
-  const hidden = log ? live.low.filter((value) => value !== null && value <= 0).length : 0;
-  return { traces, odd, hidden };
+  return { traces, odd, sunk: log ? sunken(live) : [] };
 }
 
-/** Marks at the top of a chart where values are NaN or infinite: a gap alone would hide them. */
-export function oddMarks(odd, colour, yaxis) {
+/** Marks at a height (0 to 1) of a chart for values that have no place in it: a gap alone would hide them. */
+export function marksAt(height, marks, colour, yaxis) {
   return {
-    type: "scatter", mode: "markers", x: odd.map((mark) => mark.x), y: odd.map(() => 0.97), yaxis, text: odd.map((mark) => mark.words),
+    type: "scatter", mode: "markers", x: marks.map((mark) => mark.x), y: marks.map(() => height), yaxis, text: marks.map((mark) => mark.words),
     marker: { symbol: "triangle-down", size: 11, color: colour, line: { width: 1, color: colour } },
     hovertemplate: "%{text}<extra></extra>", cliponaxis: false,
   };
@@ -116,13 +128,16 @@ const SYMBOLS = { checkpoint: "diamond-open", resumed: "triangle-right", failed:
 const QUIET = ["checkpoint", "started"];
 const MOST_LINES = 60;
 
-/** Events on a chart: a vertical line each, and a symbol at its foot that says what it was. `where` gives an event's x or null. */
-export function eventMarks(events, where, theme, yaxis) {
+/**
+ * Events on a chart: a vertical line each down to `foot` (0 to 1, of the whole figure), and a symbol that says what it was.
+ * `where` gives an event's x or null.
+ */
+export function eventMarks(events, where, foot, theme, yaxis) {
   const placed = events.filter((row) => row.event !== "started" && row.event !== "dropped")
     .map((row) => ({ row, x: where(row) })).filter((mark) => mark.x !== null && mark.x !== undefined);
   const colour = (row) => QUIET.includes(row.event) ? theme.quiet : row.event === "resumed" || row.event === "finished" ? theme.note : theme.alarm;
   const shapes = placed.slice(-MOST_LINES).map(({ row, x }) => ({
-    type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: 0, y1: 1, layer: "below",
+    type: "line", xref: "x", yref: "paper", x0: x, x1: x, y0: foot, y1: 1, layer: "below",
     line: { color: colour(row), width: 1, dash: row.event === "checkpoint" ? "dot" : "dash" }, opacity: row.event === "checkpoint" ? 0.35 : 0.9,
   }));
   const trace = {

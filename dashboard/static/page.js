@@ -4,64 +4,81 @@ import { Chooser } from "./chooser.js";
 import { Controls } from "./controls.js";
 import { drawEvents, drawFacts } from "./facts.js";
 import { drawFlow } from "./flow.js";
+import { say } from "./nodes.js";
 import { Panel } from "./plot.js";
 import { Series } from "./series.js";
 import { Age, getJson, Stream } from "./stream.js";
 import { colours } from "./theme.js";
-import { drawVerdict, emptyWords, ENDED, liveness } from "./verdict.js";
+import { drawVerdict, emptyWords, liveness } from "./verdict.js";
 import { clock, whole } from "./words.js";
 
 const byId = (id) => document.getElementById(id);
 const runId = decodeURIComponent(location.pathname.match(/^\/runs\/([^/]+)$/)?.[1] ?? "");
 const api = `/api/runs/${encodeURIComponent(runId)}`;
 const SOURCES = ["steps", "samples"];
-const MOST_EVENTS = 5000;
+const RETRY_MS = 2000;
 
-const state = { head: null, facts: {}, events: [], eventsSeen: 0, connection: "open", zoom: null, words: null, theme: colours() };
+const state = { head: null, facts: {}, events: [], eventsSeen: 0, eventsKept: 0, lost: "", zoom: null, words: null, theme: colours() };
 const full = { steps: new Series(), samples: new Series() }; // from the first row to the newest
 const zoomed = { steps: new Series(), samples: new Series() }; // the range that is zoomed into, finer
 const cursors = { steps: 0, samples: 0 };
+const drawn = {}; // what the parts of the page that seldom change were last drawn from
 const age = new Age();
 let panels = [];
 let scheduled = false;
+let reloading = null;
 
 const controls = new Controls((name) => { if (name === "axis") setZoom(null); schedule(); });
 const chooser = new Chooser(byId("chooser"), byId("runs"), byId("runs-list"));
-const stream = new Stream(streamAddress, onTick, (connection) => { state.connection = connection; drawLive(); });
+const stream = new Stream(streamAddress, onTick, (words) => { state.lost = words; drawLive(); });
 
 function streamAddress() {
   const cursor = `${cursors.steps}:${cursors.samples}:${state.eventsSeen}`;
   return `${api}/events?cursor=${cursor}&width=${full.steps.width}&sample_width=${full.samples.width}`;
 }
 
-async function loadSeries() {
-  const found = await Promise.all(SOURCES.map((source) => getJson(`${api}/series?metric=${source}`)));
-  SOURCES.forEach((source, index) => {
-    full[source].load(found[index]);
-    cursors[source] = found[index].cursor;
-  });
+function loadAll(range = "") {
+  return Promise.all(SOURCES.map((source) => getJson(`${api}/series?metric=${source}${range}`)));
 }
 
-async function reload() {
+async function load() {
+  const [found, series] = await Promise.all([getJson(api), loadAll()]);
+  SOURCES.forEach((source, index) => {
+    full[source].load(series[index]);
+    cursors[source] = series[index].cursor;
+  });
+  Object.assign(state, { facts: found.facts, events: found.events, eventsSeen: found.events_seen, eventsKept: found.events_kept });
+  takeHead(found.head);
+}
+
+/** Everything anew, as often as it takes; asked for again meanwhile, it is done once. */
+function reload() {
+  reloading ??= loadUntilDone().finally(() => { reloading = null; });
+}
+
+async function loadUntilDone() {
   stream.stop();
   try {
-    await loadSeries();
-    if (state.zoom) await loadZoom();
-  } finally {
+    await load();
+    if (state.zoom) await loadZoom(state.zoom);
+    say(byId("problem"), "");
     stream.start();
+    schedule();
+  } catch (error) {
+    say(byId("problem"), `${error.message} Trying again.`);
+    await new Promise((resolve) => setTimeout(resolve, RETRY_MS));
+    await loadUntilDone();
   }
-  schedule();
 }
 
 function takeHead(head) {
-  if (state.head?.loading && !head.loading) queueMicrotask(reload);
   state.head = head;
   age.set(head.last_sample_age_seconds ?? head.last_line_age_seconds);
 }
 
 function onTick(message, cursor) {
   takeHead(message.head);
-  state.events = [...state.events, ...message.events].slice(-MOST_EVENTS);
+  state.events = [...state.events, ...message.events].slice(-state.eventsKept);
   const reached = cursor.split(":").map(Number);
   state.eventsSeen = reached[2];
   for (const [index, source] of SOURCES.entries()) {
@@ -70,46 +87,54 @@ function onTick(message, cursor) {
     cursors[source] = reached[index];
     if (part) full[source].rows = reached[index];
   }
-  if (!state.facts.id) loadFacts();
+  const another = (message.head.started_at ?? undefined) !== (state.facts.started_at ?? undefined); // run.json has come, or another run
+  const nowWhole = SOURCES.some((source) => full[source].loading) && !message.head.loading;
+  if (another || nowWhole) return reload();
   followZoom();
-  schedule();
-  return undefined;
-}
-
-async function loadFacts() {
-  const found = await getJson(api);
-  state.facts = found.facts;
-  return found;
+  return schedule();
 }
 
 // -- zoom ---------------------------------------------------------------------------------------------------------------------------
 
 let zoomAgain = 0;
+let zoomWanted = null;
 
-async function loadZoom() {
-  const [low, high] = state.zoom;
-  const range = `x=${controls.settings.axis}&from=${low}&to=${high}`;
-  const found = await Promise.all(SOURCES.map((source) => getJson(`${api}/series?metric=${source}&${range}`)));
-  if (state.zoom?.[0] === low && state.zoom?.[1] === high) SOURCES.forEach((source, index) => zoomed[source].load(found[index]));
-}
-
-function setZoom(range) {
+/** Loads a range, and shows it once it is there; false where another was wanted meanwhile. */
+async function loadZoom(range) {
+  const found = await loadAll(`&x=${controls.settings.axis}&from=${range[0]}&to=${range[1]}`);
+  if (zoomWanted !== range) return false;
+  SOURCES.forEach((source, index) => zoomed[source].load(found[index]));
   state.zoom = range;
-  byId("zoom").hidden = !range;
-  if (!range) return schedule();
-  const axis = controls.settings.axis;
-  const ends = range.map((value) => (axis === "time" ? clock(value) : whole(value)));
-  byId("zoom-words").textContent = `Zoomed to ${axis === "time" ? "" : `${axis === "step" ? "steps" : "context tokens"} `}${ends.join(" – ")}.`;
-  return loadZoom().then(schedule);
+  return true;
 }
 
-/** New rows inside the zoomed range are read at most every two seconds. */
+async function setZoom(range) {
+  zoomWanted = range;
+  if (!range) state.zoom = null;
+  try {
+    if (range && (await loadZoom(range))) say(byId("problem"), "");
+  } catch (error) {
+    zoomWanted = state.zoom;
+    say(byId("problem"), `That range could not be read: ${error.message}`);
+  }
+  schedule();
+}
+
+function drawZoom() {
+  byId("zoom").hidden = !state.zoom;
+  if (!state.zoom) return;
+  const { axis } = controls.settings;
+  const ends = state.zoom.map((value) => (axis === "time" ? clock(value) : whole(value)));
+  say(byId("zoom-words"), `Zoomed to ${axis === "time" ? "" : `${axis === "step" ? "steps" : "context tokens"} `}${ends.join(" – ")}.`);
+}
+
+/** New rows inside the zoomed range are read at most every two seconds; where that fails, the stream says what is wrong. */
 function followZoom() {
   if (!state.zoom || performance.now() < zoomAgain) return;
   const newest = full.steps.segments.at(-1)?.axes[controls.settings.axis]?.at(-1);
   if (newest === undefined || newest > state.zoom[1]) return;
   zoomAgain = performance.now() + 2000;
-  loadZoom().then(schedule, () => {});
+  loadZoom(state.zoom).then(schedule, () => {});
 }
 
 // -- drawing ------------------------------------------------------------------------------------------------------------------------
@@ -118,6 +143,13 @@ function schedule() {
   if (scheduled) return;
   scheduled = true;
   requestAnimationFrame(() => { scheduled = false; draw(); });
+}
+
+/** Calls `work` where `key` is not what this part was last drawn from. */
+function whenChanged(part, key, work) {
+  if (drawn[part] === key) return;
+  drawn[part] = key;
+  work();
 }
 
 function draw() {
@@ -130,39 +162,37 @@ function draw() {
   drawVerdict(byId("verdict"), context);
   drawFlow(byId("flow"), state.head, age.seconds, state.words);
   drawLive();
+  drawZoom();
   for (const panel of panels) panel.update(context);
-  drawEvents(byId("events"), state.events);
-  if (byId("facts").dataset.id !== state.facts.id) {
-    byId("facts").dataset.id = state.facts.id ?? "";
+  const run = `${state.facts.id} ${state.facts.started_at}`;
+  whenChanged("events", `${run} ${state.eventsSeen}`, () => drawEvents(byId("events"), state.events, state.eventsSeen));
+  whenChanged("facts", run, () => {
     drawFacts(byId("facts"), state.facts);
     byId("run-name").textContent = state.facts.name ?? runId;
     document.title = `${state.facts.name ?? runId} · Draftscope`;
-  }
-  notice(state.head.trouble || (state.head.unreadable_lines ? unreadable(state.head.unreadable_lines) : ""));
+  });
+  say(byId("notice"), state.head.trouble || (state.head.unreadable_lines ? unreadable(state.head.unreadable_lines) : ""));
 }
 
 function unreadable(count) {
   return `${whole(count)} ${count === 1 ? "line of this record could" : "lines of this record could"} not be read and ${count === 1 ? "is" : "are"} left out.`;
 }
 
+/** Its words change every second; a screen reader hears of it when the kind does. */
 function drawLive() {
   if (!state.head) return;
-  const [kind, words] = liveness(state.head, age.seconds, state.connection);
+  const [kind, words] = liveness(state.head, age.seconds, state.lost);
   byId("live").className = `live is-${kind}`;
   byId("live").textContent = words;
+  whenChanged("live", kind, () => { byId("announced").textContent = words; });
 }
 
 /** Once a second, whatever the server does: ages go on, and a run that fell silent says so. */
 function beat() {
   if (document.hidden || !state.head) return;
   drawLive();
-  if (!ENDED.includes(state.head.state)) drawVerdict(byId("verdict"), { ...state, age: age.seconds });
+  if (!state.head.ended) drawVerdict(byId("verdict"), { ...state, age: age.seconds });
   if (!full.steps.buckets) schedule();
-}
-
-function notice(words) {
-  byId("notice").textContent = words;
-  byId("notice").hidden = !words;
 }
 
 // -- start --------------------------------------------------------------------------------------------------------------------------
@@ -172,25 +202,22 @@ async function waitForRun() {
   const { root, root_exists: exists, runs } = await getJson("/api/runs").catch(() => ({ root: "", runs: [], root_exists: true }));
   if (runs.length && (!runId || runs.some((run) => run.id === runId))) return location.reload();
   const other = runId ? `There is no run “${runId}” in ${root}; this page waits for it.` : `No runs yet in ${root}: start one with “make demo”.`;
-  notice(exists ? other : `${other} The folder does not exist yet; this page waits for it.`);
+  say(byId("notice"), exists ? other : `${other} The folder does not exist yet; this page waits for it.`);
   byId("run-name").textContent = runId || "no run yet";
-  return setTimeout(waitForRun, 2000);
+  return setTimeout(waitForRun, 1000);
 }
 
 async function start() {
   if (!runId) return waitForRun();
   chooser.current = runId;
   try {
-    const [words, found] = await Promise.all([getJson("/api/charts"), loadFacts(), loadSeries()]);
-    state.words = words;
-    state.events = found.events;
-    state.eventsSeen = found.events_seen;
-    takeHead(found.head);
+    [state.words] = await Promise.all([getJson("/api/charts"), load()]);
   } catch (error) {
     if (error.status === 404) return waitForRun();
-    notice(`${error.message} Trying again.`);
-    return setTimeout(start, 2000);
+    say(byId("problem"), `${error.message} Trying again.`);
+    return setTimeout(start, RETRY_MS);
   }
+  say(byId("problem"), "");
   panels = state.words.charts.map((chart) => new Panel(chart, setZoom));
   byId("charts").replaceChildren(...panels.map((panel) => panel.root));
   draw();
@@ -201,5 +228,9 @@ async function start() {
 
 controls.listen({ r: () => chooser.open(), Escape: () => setZoom(null) });
 byId("zoom-reset").addEventListener("click", () => setZoom(null));
+for (const dialog of document.querySelectorAll("dialog")) { // a click beside it
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+}
+addEventListener("beforeprint", () => panels.forEach((panel) => panel.draw()));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { state.theme = colours(); schedule(); });
 start();

@@ -1,12 +1,14 @@
-// One panel: its heading, legend and words, and the Plotly chart inside. Draws only while it is on the screen.
+// One panel: its heading, legend and words, and the Plotly chart inside. Draws once, and then only while it is on the screen.
 
 import { DRAWINGS } from "./drawings.js";
-import { eventMarks, oddMarks, realTime, shownTime } from "./lines.js";
+import { eventMarks, marksAt, realTime, shownTime } from "./lines.js";
+import { element, say } from "./nodes.js";
 import { axisStyle, baseLayout, domains } from "./theme.js";
-import { element, percent, whole } from "./words.js";
+import { percent, whole } from "./words.js";
 
 const ROW_HEIGHT = { 1: 300, 2: 300, 3: 400, 4: 400, 5: 460, 6: 520 };
 const X_TITLES = { step: "step", tokens: "context tokens", time: "time (local)" };
+const NARROW_BELOW = 500; // pixels of a panel
 const MARKS = "y9"; // an invisible y axis from 0 to 1 for marks that have a place in x only
 
 export class Panel {
@@ -31,9 +33,19 @@ export class Panel {
       this.seen = entry.isIntersecting;
       if (this.seen) this.draw();
     }, { rootMargin: "200px" }).observe(this.root);
+    new ResizeObserver(() => this.fit()).observe(this.root);
+  }
+
+  fit() {
+    const narrow = this.root.clientWidth < NARROW_BELOW;
+    if (narrow === this.narrow) return;
+    this.narrow = narrow;
+    this.dirty = true;
+    if (this.seen) this.draw();
   }
 
   update(context) {
+    if (!this.context) whenIdle(() => this.draw()); // so that a print or a picture of the whole page has no blank panel
     this.context = context;
     this.dirty = true;
     if (this.seen) this.draw();
@@ -44,35 +56,37 @@ export class Panel {
     this.dirty = false;
     const series = this.context[this.chart.source];
     const drawing = series.buckets ? DRAWINGS[this.chart.draw](this.context, this.chart) : null;
-    const words = drawing ? drawing.empty : this.context.emptyWords(this.chart.source);
-    this.empty.textContent = words ?? "";
-    this.empty.hidden = !words;
-    this.figure.hidden = this.legend.hidden = this.caption.hidden = Boolean(words);
-    if (words) return;
+    const empty = drawing ? drawing.empty : this.context.emptyWords(this.chart.source);
+    say(this.empty, empty ?? "");
+    this.figure.hidden = this.legend.hidden = this.caption.hidden = Boolean(empty);
+    if (empty) return;
     this.legend.replaceChildren(...drawing.legend.map(legendItem));
     this.caption.replaceChildren(...this.captionLines(series, drawing).map((words) => element("span", "", words)));
     this.plot(drawing);
   }
 
   captionLines(series, drawing) {
-    const unit = this.chart.source === "steps" ? "points" : "samples";
+    const { source, banded } = this.chart;
+    const unit = source === "steps" ? "points" : "samples";
     const lines = [series.width > 1
-      ? `${whole(series.rows)} ${unit}, ${this.chart.source === "steps" ? "min/max" : "means"} of ${whole(series.buckets)} buckets`
+      ? `${whole(series.rows)} ${unit}, ${banded ? "min/max" : "means"} of ${whole(series.buckets)} buckets`
       : `${whole(series.rows)} ${unit}, every one drawn`];
-    if (series.loading) lines[0] = `A first look from ${whole(series.rows)} of the steps; ${percent(series.loading.ratio)} of the record is read`;
+    if (series.loading) lines[0] = `A first look from ${whole(series.rows)} of the ${source}; ${percent(series.loading.ratio)} of the record is read`;
     return [...lines, this.chart.note, drawing.remark].filter(Boolean);
   }
 
   plot(drawing) {
     const { theme, settings } = this.context;
-    const narrow = this.figure.clientWidth < 460;
-    const layout = this.layout(drawing, narrow);
+    this.narrow ??= this.root.clientWidth < NARROW_BELOW;
+    const rows = rowDomains(drawing.rows, drawing.beside && this.narrow ? 0.52 : 0);
+    const layout = this.layout(drawing, rows);
     const traces = [...drawing.traces];
-    const marks = eventMarks(this.context.events, (row) => this.eventPlace(row), theme, MARKS);
     if (this.chart.source === "steps") {
+      const marks = eventMarks(this.context.events, (row) => this.eventPlace(row), rows.at(-1)[0], theme, MARKS);
       layout.shapes = marks.shapes;
       traces.push(marks.trace);
-      if (drawing.odd?.length) traces.push(oddMarks(drawing.odd, theme.alarm, MARKS));
+      if (drawing.odd?.length) traces.push(marksAt(0.97, drawing.odd, theme.alarm, MARKS));
+      if (drawing.sunk?.length) traces.push(marksAt(0.04, drawing.sunk, theme.quiet, MARKS));
     }
     layout.xaxis.type = settings.axis === "time" ? "date" : "linear";
     const config = { displayModeBar: false, responsive: true, showTips: false };
@@ -83,12 +97,12 @@ export class Panel {
     });
   }
 
-  layout(drawing, narrow) {
+  layout(drawing, rows) {
     const { theme, settings, zoom } = this.context;
+    const { narrow } = this;
     const height = (ROW_HEIGHT[drawing.rows.length] ?? 520) + (narrow && drawing.beside ? 200 : 0);
     const layout = baseLayout(theme, height);
     const beside = drawing.beside;
-    const rows = rowDomains(drawing.rows, beside && narrow ? 0.52 : 0);
     drawing.rows.forEach((row, index) => {
       layout[index === 0 ? "yaxis" : `yaxis${index + 1}`] = yAxis(theme, row, rows[index], drawing.rows.length);
     });
@@ -124,6 +138,11 @@ export class Panel {
       this.onZoom(this.context.settings.axis === "time" ? range.map(realTime) : range);
     }
   }
+}
+
+function whenIdle(work) {
+  if (window.requestIdleCallback) requestIdleCallback(work, { timeout: 3000 });
+  else setTimeout(work, 300);
 }
 
 function yAxis(theme, row, domain, count) {

@@ -5,18 +5,35 @@ const RETRY_MS = [500, 1000, 2000, 5000];
 export async function getJson(path) {
   const response = await fetch(path, { cache: "no-store" });
   if (!response.ok) {
-    const body = await response.json().catch(() => ({}));
-    throw Object.assign(new Error(body.detail ?? `The dashboard answered ${response.status}.`), { status: response.status });
+    throw Object.assign(new Error(await refusal(response)), { status: response.status });
   }
   return response.json();
 }
 
+async function refusal(response) {
+  const { detail } = await response.json().catch(() => ({}));
+  return typeof detail === "string" ? detail : `The dashboard answered ${response.status}.`;
+}
+
+/** Why an address cannot be had, which an EventSource does not tell; "" where it can. */
+async function reason(address) {
+  const asked = new AbortController();
+  try {
+    const response = await fetch(address, { cache: "no-store", signal: asked.signal });
+    return response.ok ? "" : await refusal(response);
+  } catch {
+    return "the dashboard does not answer; trying again";
+  } finally {
+    asked.abort(); // a stream would go on
+  }
+}
+
 export class Stream {
-  /** `address()` gives the stream's URL for where the page is now; `onTick` gets each message, `onState` "open" or "lost". */
-  constructor(address, onTick, onState) {
+  /** `address()` gives the stream's URL for where the page is now; `onTick` gets each message, `onLost` why there is none, or "". */
+  constructor(address, onTick, onLost) {
     this.address = address;
     this.onTick = onTick;
-    this.onState = onState;
+    this.onLost = onLost;
     this.source = null;
     this.failures = 0;
     this.timer = null;
@@ -49,17 +66,21 @@ export class Stream {
     source.addEventListener("tick", (event) => {
       if (this.source !== source) return;
       this.failures = 0;
-      this.onState("open");
+      this.onLost("");
       this.onTick(JSON.parse(event.data), event.lastEventId);
     });
     source.onerror = () => {
-      if (this.source !== source) return;
-      source.close(); // its own retry would ask with an old cursor
-      this.source = null;
-      this.onState("lost");
-      this.timer = setTimeout(() => this.follow(), RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]);
-      this.failures += 1;
+      if (this.source === source) this.retry(source);
     };
+  }
+
+  async retry(source) {
+    source.close(); // its own retry would ask with an old cursor
+    this.source = null;
+    this.timer = setTimeout(() => this.follow(), RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]);
+    this.failures += 1;
+    const words = await reason(this.address());
+    if (words && this.failures) this.onLost(words);
   }
 }
 

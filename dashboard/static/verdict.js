@@ -1,38 +1,38 @@
 // The top of the page: what holds the run back, in the trainer's own words, and how far the run is.
 
-import { brief, capital, clock, duration, element, figure, known, NONE, percent, whole } from "./words.js";
+import { element, renew } from "./nodes.js";
+import { brief, capital, duration, figure, known, NONE, percent, whole } from "./words.js";
 
 export const SILENT_AFTER = 10; // seconds without a sample: the trainer writes one every second
-export const ENDED = ["finished", "failed"];
 
-/** How the run is now, as a word for the style sheet and a sentence for people. */
-export function liveness(head, age, connection) {
-  if (connection === "lost") return ["lost", "the dashboard does not answer; trying again"];
+/** How the run is now, as a word for the style sheet and a sentence for people. `lost` says why the stream is away, else it is empty. */
+export function liveness(head, age, lost) {
+  if (lost) return ["lost", lost];
   if (head.loading) return ["loading", `reading a long record, ${percent(head.loading.ratio)}`];
-  if (ENDED.includes(head.state)) return [head.state, head.state];
+  if (head.ended) return [head.state, head.state];
   if (age === null) return ["waiting", "nothing written yet"];
   if (isSilent(head, age)) return ["silent", head.newest_sample ? `no sample for ${duration(age)}` : `starting, nothing new for ${duration(age)}`];
+  if (known(head.clock_ahead_seconds)) return ["ahead", `the trainer's clock is ${duration(head.clock_ahead_seconds)} ahead`];
   return ["live", `live · last line ${duration(age)} ago`];
 }
 
-export function drawVerdict(root, context) {
-  const { head, age, words } = context;
+export function drawVerdict(root, { head, age, words }) {
   const verdict = head.newest_sample?.verdict ?? {};
+  const kind = isSilent(head, age) ? "silent" : head.ended ? head.state : verdict.state ?? "waiting";
   root.hidden = false;
-  const kind = isSilent(head, age) ? "silent" : ENDED.includes(head.state) ? head.state : verdict.state ?? "waiting";
-  root.className = `verdict is-${kind}`;
+  root.className = `verdict is-${kind}${kind === "stage_holds" || kind === "starved" ? ` of-${verdict.stage}` : ""}`;
   const [first, ...rest] = sentence(head, verdict, age).split(/(?<=[.!?])\s+/);
   const said = element("div", "said", null, element("p", "state", kind === "silent" ? kind : stateWords(head, verdict)), element("h1", "", first));
   if (rest.length) said.append(element("p", "more", rest.join(" ")));
   said.append(figures(head, verdict, words, age));
-  root.replaceChildren(said, progress(head, age), tiles(head));
+  renew(root, said, progress(head, age), tiles(head));
 }
 
+/** The trainer's own: the last sample's, unless an event that ended the run came after it. */
 function sentence(head, verdict, age) {
   if (isSilent(head, age)) return silence(head, verdict, age);
-  if (verdict.sentence && !ENDED.includes(head.state)) return verdict.sentence;
-  if (head.state === "finished") return `Finished after ${whole(head.step)} steps.`;
-  if (head.state === "failed") return `Failed at step ${whole(head.step)}. The error is below.`;
+  if (verdict.sentence && (!head.ended || verdict.state === head.state)) return verdict.sentence;
+  if (head.ended) return head.ending || `${capital(head.state)}.`;
   return age === null ? "Nothing written yet." : "No sample yet: the trainer is starting.";
 }
 
@@ -43,12 +43,12 @@ function silence(head, verdict, age) {
 
 function stateWords(head, verdict) {
   const words = { stage_holds: `${verdict.stage ?? "a stage"} holds`, all_well: "all devices busy, all well", starved: "starved by the data" };
-  if (ENDED.includes(head.state)) return head.state;
+  if (head.ended) return head.state;
   return words[verdict.state] ?? (verdict.state ?? head.state).replaceAll("_", " ");
 }
 
 export function isSilent(head, age) {
-  return !ENDED.includes(head.state) && age !== null && age > SILENT_AFTER;
+  return !head.ended && age !== null && age > SILENT_AFTER;
 }
 
 function figures(head, verdict, words, age) {
@@ -59,7 +59,7 @@ function figures(head, verdict, words, age) {
     if (help) term.title = help;
     list.append(element("div", "", null, term, element("dd", "", value)));
   };
-  if (!ENDED.includes(head.state)) {
+  if (!head.ended) {
     const room = known(verdict.headroom_ratio) && verdict.headroom_ratio > 0;
     add("headroom", room ? `up to +${percent(verdict.headroom_ratio)}` : null, words.help.headroom);
     add("then holds", room && verdict.next_stage ? verdict.next_stage : null);
@@ -84,7 +84,7 @@ function progress(head, age) {
   if (head.max_steps) steps.append(` of ${whole(head.max_steps)} steps`, element("span", "share", percent(head.progress_ratio)));
   else steps.append(" steps");
   const eta = known(head.eta_seconds) && !isSilent(head, age) ? `${duration(head.eta_seconds)} to go at this speed` : "";
-  return element("div", "progress", null, steps, bar, element("p", "eta", eta || (ENDED.includes(head.state) ? capital(head.state) : "")));
+  return element("div", "progress", null, steps, bar, element("p", "eta", eta || (head.ended ? capital(head.state) : "")));
 }
 
 function tiles(head) {
@@ -96,21 +96,17 @@ function tiles(head) {
     tile("acceptance length", figure(step.estimated_acceptance_length), "tokens per round, estimated"),
     tile("context tokens", whole(rates.context_tokens_per_second), "per second, read by the target"),
     tile("draft tokens", whole(rates.draft_tokens_per_second), "per second, drafted"),
-    tile("a step", step.step_seconds ? brief(step.step_seconds) : NONE, known(rates.steps_per_second) ? `${figure(rates.steps_per_second)} steps/s` : ""),
+    tile("step time", step.step_seconds ? brief(step.step_seconds) : NONE, known(rates.steps_per_second) ? `${figure(rates.steps_per_second)} steps/s` : ""),
   );
 }
 
 /** Why a chart is empty, in words. */
 export function emptyWords(head, age, source) {
   if (head.loading) return `Reading the record: ${percent(head.loading.ratio)} of it.`;
-  if (ENDED.includes(head.state)) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "sample"}.`;
+  if (head.ended) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "sample"}.`;
   if (source === "samples") return "No sample yet: the trainer writes one every second once its stages run.";
   if (age !== null && age > SILENT_AFTER) return `No step yet, and nothing written for ${duration(age)}.`;
   if (!head.newest_sample) return "First step expected once the target is loaded and its first batch has gone through the drafter.";
   const busy = [...(head.newest_sample.stages ?? [])].sort((a, b) => (b.busy_ratio ?? 0) - (a.busy_ratio ?? 0))[0];
   return `First step expected when a whole batch reaches the drafter${busy ? `; busy now: ${busy.name}` : ""}.`;
-}
-
-export function eventTime(row) {
-  return known(row.time) ? clock(row.time) : "";
 }

@@ -69,19 +69,10 @@ export function brief(seconds) {
 export function clock(unixSeconds) {
   const time = new Date(1000 * unixSeconds);
   const today = new Date().toDateString() === time.toDateString();
-  const hours = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false });
+  const hours = time.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
   return today ? hours : `${time.toLocaleDateString([], { year: "numeric", month: "short", day: "numeric" })}, ${hours}`;
 }
 
 export function capital(text) {
   return text ? text[0].toUpperCase() + text.slice(1) : "";
-}
-
-/** An element with text: nothing that a run says is ever read as HTML. */
-export function element(tag, className = "", text = null, ...children) {
-  const made = document.createElement(tag);
-  if (className) made.className = className;
-  if (text !== null && text !== undefined) made.textContent = text;
-  made.append(...children);
-  return made;
 }

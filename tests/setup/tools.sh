@@ -34,7 +34,8 @@ bring_chromium() {
         update_lists
         if apt install -y --no-install-recommends chromium && chromium_runs; then return; fi
     fi
-    echo "No Chromium: browser tests will be skipped. To have them: sudo apt-get install chromium (on Ubuntu: sudo snap install chromium)"
+    echo "No Chromium: browser tests will be skipped. To have them:" \
+        "sudo apt-get install chromium (on Ubuntu: sudo snap install chromium)"
 }
 
 bring_prometheus() {

@@ -8,7 +8,7 @@ wanted=${2:-python3}
 
 # Says which Python it is, the same by its own name, through a shim and within an environment; fails where it is too old.
 identity() { "$1" -c 'import sys; print(sys.base_prefix, sys.version); sys.exit(sys.version_info < (3, 11))' 2>/dev/null; }
-# A newer Debian puts another Python beneath the environment, which sees none of its packages. pip itself answers in half a second.
+# After an upgrade of Debian the environment's python is another one, without its packages. Asking pip itself takes half a second.
 has_pip() { "$1" -c 'import sys, importlib.util; sys.exit(importlib.util.find_spec("pip") is None)' 2>/dev/null; }
 
 # A shim can be on the PATH without a Python behind it, so each candidate is run.
