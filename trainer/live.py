@@ -21,20 +21,19 @@ from trainer.record import RunRecord
 from trainer.recorder import Recorder
 from trainer.snapshot import Checkpointed, Snapshot, readings_of, status_of
 from trainer.verdict import Facts, StageShare, Verdict, judge
+from trainer.wording import one_line, words
 
 log = logging.getLogger(__name__)
 
 # States in which the run itself says how it stands, whatever the stages do.
 _SAID = ("paused", "finished", "failed")
 _WARNINGS = 20
-_SENTENCE = 500
 
 
 class Live:
     """One attempt, from before the target is loaded until after the last step.
 
-    `run_facts` is as `run.json`. `clock` counts seconds and never goes back, `wall` gives
-    Unix time.
+    `run_facts` is as `run.json`. `clock` counts seconds and never goes back, `wall` gives Unix time.
     """
 
     def __init__(
@@ -102,7 +101,7 @@ class Live:
         self.record.step(step_line(facts, at - self._began))
         self.recorder.record(metrics.STEP_SECONDS, facts.step_seconds)
         if skipped:
-            message = f"The update of step {facts.step:,} was left out: {_words(skipped)}."
+            message = f"The update of step {facts.step:,} was left out: {words(skipped)}."
             self.recorder.add(metrics.SKIPPED_STEPS, 1, skipped)
             self._tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
         self.recorder.add(metrics.WATCH_SECONDS, time.perf_counter() - before, "record")
@@ -113,7 +112,7 @@ class Live:
         after = self._dropped[reason] = before + count
         self.recorder.add(metrics.DROPPED, count, reason)
         if len(str(after)) > len(str(before)) or before == 0:
-            known = f"{after:,} conversation{'' if after == 1 else 's'} so far left out: {_words(reason)}"
+            known = f"{after:,} conversation{'' if after == 1 else 's'} so far left out: {words(reason)}"
             message = f"{known} ({example})." if example else f"{known}."
             self._tell(logging.WARNING, "dropped", message, self.step, reason=reason, count=after)
 
@@ -127,12 +126,12 @@ class Live:
 
     def checkpoint_failed(self, message: str) -> None:
         self.recorder.add(metrics.CHECKPOINTS, 1, "failed")
-        self._warn_on_page(_sentence(message))
-        self._tell(logging.ERROR, "checkpoint_failed", _sentence(message), self.step)
+        self._warn_on_page(one_line(message))
+        self._tell(logging.ERROR, "checkpoint_failed", one_line(message), self.step)
 
     def warn(self, message: str) -> None:
         """Something that a person should know; said again, it is not shown twice."""
-        sentence = _sentence(message)
+        sentence = one_line(message)
         if self._warn_on_page(sentence):
             self._tell(logging.WARNING, "warning", sentence, self.step)
 
@@ -143,7 +142,7 @@ class Live:
 
     def failed(self, stage: str | None, error: BaseException | str, traceback_text: str = "") -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._failed_stage, self._last_error = stage, _sentence(text)
+        self._failed_stage, self._last_error = stage, one_line(text)
         self._end("failed")
         self.record.event("failed", self.verdict().sentence, self.step, stage=stage, error=text, traceback=traceback_text)
 
@@ -299,13 +298,3 @@ class Live:
     def recovered(self) -> None:
         """It gets on again after a stall."""
         self._change_state("stalled", "running" if self._newest else self._before_stall)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ")
-
-
-def _sentence(text: str) -> str:
-    """On one line, and not endless."""
-    line = " ".join(text.split())
-    return line if len(line) <= _SENTENCE else line[: _SENTENCE - 1] + "…"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 UNKNOWN = "–"
+_LONGEST = 500
 
 
 def plain(value: object) -> str:
@@ -72,3 +73,14 @@ def percent(ratio: Any, digits: int = 0) -> str:
 def _three_digits(value: float) -> str:
     digits = 2 if abs(value) < 9.995 else 1 if abs(value) < 99.95 else 0
     return f"{value:.{digits}f}"
+
+
+def words(name: str) -> str:
+    """A label as people say it: `no_answer` is `no answer`."""
+    return name.replace("_", " ")
+
+
+def one_line(text: str) -> str:
+    """On one line, and not endless."""
+    line = " ".join(text.split())
+    return line if len(line) <= _LONGEST else line[: _LONGEST - 1] + "…"

@@ -21,7 +21,7 @@ const WORDS = [
 export class Controls {
   constructor(onChange) {
     this.onChange = onChange;
-    this.settings = { axis: "step", smoothing: "light", log: false, ...remembered() };
+    this.settings = { axis: "step", smoothing: "light", log: true, ...remembered() };
     for (const name of Object.keys(CHOICES)) this.buildSegments(name);
     document.getElementById("log").addEventListener("click", () => this.set("log", !this.settings.log));
     this.help = buildHelp();
@@ -77,7 +77,8 @@ function remembered() {
   try {
     const kept = JSON.parse(localStorage.getItem("draftscope") ?? "{}");
     for (const [name, choices] of Object.entries(CHOICES)) if (!choices.some(([value]) => value === kept[name])) delete kept[name];
-    return { ...kept, log: kept.log === true };
+    if (typeof kept.log !== "boolean") delete kept.log;
+    return kept;
   } catch {
     return {};
   }

@@ -5,7 +5,7 @@ import { halfLife, smoothed } from "./series.js";
 import { faded, ramp } from "./theme.js";
 import { bytes, figure, known, percent, whole } from "./words.js";
 
-const SHARES = { none: 0, light: 0.005, strong: 0.02 };
+const SHARES = { none: 0, light: 0.015, strong: 0.05 };
 const GIB = 2 ** 30;
 
 const yName = (index) => (index === 0 ? "y" : `y${index + 1}`);
