@@ -92,6 +92,13 @@ def test_stopped_and_resumed_is_as_if_it_had_never_stopped(data: str, runs: Path
     assert "step-000000012 is broken" in next(event["message"] for event in events if event["event"] == "warning")
 
 
+def test_bfloat16_learns_too_and_keeps_float32_weights(data: str, runs: Path) -> None:
+    run(data, runs, "--name", "half", "--max-steps", "20", "--precision", "bfloat16", "--optimizer.learning-rate", "3e-3")
+    steps = lines(runs, "half", "steps.jsonl")
+    assert steps[-1]["loss"] < 0.8 * steps[0]["loss"]
+    assert {str(tensor.dtype) for tensor in weights(runs, "half").values()} == {"torch.float32"}
+
+
 def test_the_data_ends_the_run_when_it_is_used_up(data: str, runs: Path) -> None:
     run(data, runs, "--name", "short", "--batches.epochs", "2", "--optimizer.accumulate", "3")
     steps = lines(runs, "short", "steps.jsonl")

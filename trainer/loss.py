@@ -52,10 +52,12 @@ def drafter_loss(drafter: Drafter, target: TargetWeights, features: FeatureBatch
     batch = features.batch
     block_AB = torch.full_like(blocks.label_AB, drafter.mask_token_id)
     block_AB[:, 0] = blocks.label_AB[:, 0]
+    draft_QD = F.embedding(block_AB.flatten(), target.embedding_VD)
     hidden_QD = drafter(
         features.feature_TF,
         batch.position_T,
-        F.embedding(block_AB.flatten(), target.embedding_VD),
+        # In bfloat16 the residual stream would round away what the layers add to it.
+        draft_QD.to(torch.promote_types(draft_QD.dtype, torch.float32)),
         blocks.position_AB.flatten(),
         visible(batch, blocks),
     )

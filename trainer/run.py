@@ -7,6 +7,7 @@ import dataclasses
 import datetime
 import fcntl
 import importlib.metadata
+import logging
 import os
 import platform
 import secrets
@@ -24,6 +25,8 @@ from trainer.checkpoint import START, Checkpoint, Place, newest_checkpoint
 from trainer.config import ConfigError, TrainConfig
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
+
+log = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
 
@@ -59,12 +62,19 @@ def alone_in(folder: Path) -> Iterator[None]:
     """Keep every other process from training in the same run. Raises `ConfigError` where one does already."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(descriptor, folder)
         yield
-    except BlockingIOError:
-        raise ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first") from None
     finally:
         os.close(descriptor)
+
+
+def _lock(descriptor: int, folder: Path) -> None:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first") from None
+    except OSError as error:  # some network file systems have no locks
+        log.warning("%s cannot be locked (%s): take care that no other process trains in it", folder, error.strerror)
 
 
 def find_run(name: str, runs: Path) -> Path:
