@@ -19,7 +19,7 @@ quoted = '$(subst ','\'',$(1))'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: FORCE help demo test check format screenshot clean
+.PHONY: FORCE help demo setup test check format screenshot clean
 
 help: ## these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,6 +29,9 @@ help: ## these lines
 demo: $(DONE)/demo-target ## train a drafter for a small real model on this machine and watch it live; Ctrl-C ends it
 	@PYTHON=$(BIN)/python RUNS=$(call quoted,$(RUNS)) DASHBOARD_PORT=$(call quoted,$(DASHBOARD_PORT)) \
 		STATUS_PORT=$(call quoted,$(STATUS_PORT)) sh trainer/demo/run.sh $(ARGS)
+
+setup: $(DONE)/demo-target ## make .venv with all that training and the dashboard need
+	@echo 'Ready: .venv/bin/python -m trainer --help'
 
 test: $(DONE)/dev $(DONE)/demo-target ## run the whole test suite
 	@sh tests/setup/tools.sh .tools

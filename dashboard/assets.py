@@ -27,7 +27,7 @@ class Asset:
 
 @dataclass(frozen=True)
 class Assets:
-    version: str  # of all files together
+    version: str  # of the page and all files together
     page: str
     files: dict[str, Asset]
 
@@ -37,9 +37,9 @@ def load() -> Assets:
     """Reads static/, page.html and the plotly.min.js of the installed plotly package; takes about 0.3 s, once in a process."""
     paths = {path.name: path for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
     files = {name: _asset(path) for name, path in {**paths, PLOTLY: plotly_path()}.items()}
-    version = hashlib.sha256("".join(asset.etag for asset in files.values()).encode()).hexdigest()[:12]
-    page = (HERE / "page.html").read_text(encoding="utf-8").replace("{{version}}", version)
-    return Assets(version, page, files)
+    page = (HERE / "page.html").read_text(encoding="utf-8")
+    version = hashlib.sha256("".join([page, *(asset.etag for asset in files.values())]).encode()).hexdigest()[:12]
+    return Assets(version, page.replace("{{version}}", version), files)
 
 
 def plotly_path() -> Path:

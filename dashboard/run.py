@@ -89,7 +89,7 @@ class Run:
             with self.lock:
                 return self._take(fresh)
         except Exception as error:  # of this run alone: the reader thread serves the others too
-            self.trouble = f"This record could not be read any further ({type(error).__name__}: {error})."
+            self._tell(f"A part of this record could not be read ({type(error).__name__}: {error}).")
             return False
 
     def _take(self, fresh: dict[str, tuple[list[Row], int]]) -> bool:
@@ -100,7 +100,7 @@ class Run:
             self._take_rows(name, rows)
         for name, tail in self._tails.items():
             if tail.endless:
-                self.trouble = f"{name}.jsonl holds a line that does not end; nothing is read beyond it."
+                self._tell(f"{name}.jsonl holds a line that does not end; nothing is read beyond it.")
         came = any(rows or bad for rows, bad in fresh.values())
         more = came and any(tail.behind for tail in self._tails.values())
         if came or self.first_look:
@@ -118,7 +118,13 @@ class Run:
         if last is not None:
             self._last[name] = last
         if wrong:
-            self.trouble = f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out."
+            self._tell(f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out.")
+
+    def _tell(self, trouble: str) -> None:
+        """Only a new sentence is news: one that comes with every look would keep the streams busy."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self.version += 1
 
     def _take_events(self, rows: list[Row]) -> None:
         self.events = (self.events + rows)[-EVENTS_KEPT:]

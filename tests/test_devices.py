@@ -75,6 +75,8 @@ def test_auto_beside_a_name(machine: Machine) -> None:
     ("named", "targets", "drafter"),
     [
         ({"drafter_device": "cuda:0"}, ["cuda:1"], "cuda:0"),
+        ({"drafter_device": "cuda"}, ["cuda:1"], "cuda:0"),
+        ({"target_devices": ("cuda",)}, ["cuda:0"], "cuda:1"),
         ({"target_devices": ("cuda:1",)}, ["cuda:1"], "cuda:0"),
         ({"target_devices": ("cuda:0", "cuda:1")}, ["cuda:0", "cuda:1"], "cuda:1"),
     ],

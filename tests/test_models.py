@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BloomConfig, PhiConfig, PretrainedConfig, PreTrainedTokenizerFast, T5Config
+from transformers import BloomConfig, PhiConfig, PretrainedConfig, PreTrainedTokenizerFast, Qwen3NextConfig, T5Config
 
 from tests import chat_templates as shapes
 from trainer import models, smollm2
@@ -191,6 +191,20 @@ def test_a_target_that_is_built_otherwise_is_refused_before_its_weights_are_read
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
         outline_target(saved(tmp_path / "other", config))
+
+
+def test_quantised_weights_are_refused(tmp_path: Path) -> None:
+    folder = saved(tmp_path / "quantised", tiny_config())
+    config = json.loads((tmp_path / "quantised" / "config.json").read_text())
+    (tmp_path / "quantised" / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(ConfigError, match="is quantised"):
+        outline_target(folder)
+
+
+def test_layers_that_mix_packed_documents_are_refused(tmp_path: Path) -> None:
+    hybrid = Qwen3NextConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, vocab_size=99, num_experts=2)
+    with pytest.raises(ConfigError, match=r"linear_attention.* cannot keep packed documents apart"):
+        outline_target(saved(tmp_path / "hybrid", hybrid))
 
 
 def test_a_head_with_a_bias_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

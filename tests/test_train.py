@@ -259,6 +259,19 @@ def test_a_resume_tells_its_own_flags_and_ends_where_they_say(data: str, runs: P
     assert resumed["command"] == ["again"]
     assert resumed["config"]["optimizer"]["weight_decay"] == 0.5
     assert lines(runs, "more", "samples.jsonl")[-1]["max_steps"] == 4
+    train(read_train_config(["--resume", "more", "--runs", str(runs), "--max-steps", "5"]), ["once more"])
+    (_, third) = [event for event in lines(runs, "more", "events.jsonl") if event["event"] == "resumed"]
+    assert third["config"]["optimizer"]["weight_decay"] == 0.5, "what a resume changed stays changed"
+
+
+def test_what_goes_wrong_before_there_is_a_run_is_not_silent(data: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("the driver is sick")
+
+    monkeypatch.setattr("trainer.train.check", fail)
+    with pytest.raises(RuntimeError, match="the driver is sick"):
+        main(["train", *words(data, runs)])
+    assert not runs.exists()
 
 
 def test_nobody_else_trains_in_the_same_run(data: str, runs: Path, capsys: pytest.CaptureFixture[str]) -> None:

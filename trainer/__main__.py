@@ -48,12 +48,11 @@ def run_train(words: list[str]) -> int:
 
     config = read_train_config(words)
     from trainer.train import train
+    from trainer.watch import RunFailedError
 
     try:
         train(config, ["python", "-m", "trainer", "train", *words])
-    except ConfigError:
-        raise
-    except Exception:
+    except RunFailedError:
         return EXIT_FAILED  # the console and the log have told it, with its traceback
     return 0
 

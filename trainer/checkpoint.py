@@ -7,6 +7,7 @@ it.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
@@ -115,13 +116,24 @@ def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
     The one that `latest` names comes first: later steps may be of an attempt that a resume overtook.
     """
     refused: list[str] = []
-    paths = list_checkpoints(root)
-    for path in sorted(paths, key=lambda path: (path.name == _latest(root), path.name), reverse=True):
+    for path in _newest_first(root):
         try:
             return read_checkpoint(path), refused
         except BrokenCheckpointError as error:
             refused.append(str(error))
     return None, refused
+
+
+def newest_facts(root: Path) -> dict[str, Any] | None:
+    """The `facts` of the newest checkpoint whose state can be read, which need not be whole; None where there is none."""
+    for path in _newest_first(root):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            return dict(json.loads((path / "state.json").read_text())["facts"])
+    return None
+
+
+def _newest_first(root: Path) -> list[Path]:
+    return sorted(list_checkpoints(root), key=lambda path: (path.name == _latest(root), path.name), reverse=True)
 
 
 def folder_bytes(path: Path) -> int:

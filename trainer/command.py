@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import tyro
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.run import find_run, read_facts
+from trainer.run import config_of, find_run
 
 C = TypeVar("C")
 
@@ -34,7 +34,7 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     before = []
     if known.resume:
         runs = Path(known.runs or toml.get("runs", "runs"))
-        config = read_facts(find_run(known.resume, runs))["config"]
+        config = config_of(find_run(known.resume, runs))
         before += flags({name: value for name, value in config.items() if name not in _PER_ATTEMPT})
     before += flags(toml)
     return parse(TrainConfig, "train", [*before, *arguments])

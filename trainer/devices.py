@@ -39,8 +39,8 @@ def place(config: TrainConfig) -> Placement:
     Where one side is named, the other takes GPUs that are left, or shares where none is.
     """
     gpus = _gpus() or ["cpu"]
-    named = [name for name in config.target_devices if name != "auto"]
-    drafter = config.drafter_device
+    named = [_whole_name(name) for name in config.target_devices if name != "auto"]
+    drafter = _whole_name(config.drafter_device)
     if drafter == "auto":
         drafter = ([gpu for gpu in gpus if gpu not in named] or gpus)[-1]
     rest = [gpu for gpu in gpus if gpu != drafter] or [drafter]
@@ -58,10 +58,9 @@ def place(config: TrainConfig) -> Placement:
 def find_device(name: str, field: str) -> torch.device:
     """The device called `name`; `field` is named in the error when there is none such."""
     have = ["cpu", *_gpus()]
-    wanted = "cuda:0" if name == "cuda" else name
-    if wanted not in have:
+    if _whole_name(name) not in have:
         raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}")
-    return torch.device(wanted)
+    return torch.device(_whole_name(name))
 
 
 def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) -> torch.dtype:
@@ -70,6 +69,10 @@ def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) ->
         modern = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
         return torch.bfloat16 if modern else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
+
+
+def _whole_name(name: str) -> str:
+    return "cuda:0" if name == "cuda" else name
 
 
 def _gpus() -> list[str]:

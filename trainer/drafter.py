@@ -48,7 +48,7 @@ def drafter_architecture(target: PretrainedConfig, config: DrafterConfig, layer_
     Equal to the target's where serving needs it: hidden size and vocabulary (its embedding and head are used), RoPE (or acceptance
     collapses in silence). Raises `ConfigError` for a target that has none of it.
     """
-    for needed in ("num_attention_heads", "intermediate_size", "rope_parameters"):
+    for needed in ("num_attention_heads", "intermediate_size", "rope_parameters", "max_position_embeddings"):
         if getattr(target, needed, None) is None:
             raise ConfigError(f"a drafter takes its shape from the target's, and a {target.model_type!r} has no {needed}")
     heads = target.num_attention_heads

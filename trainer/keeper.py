@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from trainer.checkpoint import folder_bytes, write_checkpoint
+from trainer.checkpoint import folder_bytes, read_checkpoint, write_checkpoint
 from trainer.learner import Learner
 from trainer.live import Live
 from trainer.preflight import Plan
@@ -30,7 +30,7 @@ class Keeper:
     def restore(self) -> None:
         """Put the learner where the run's checkpoint left it, if the run goes on from one."""
         if self._run.checkpoint is not None:
-            self._learner.restore(self._run.checkpoint)
+            self._learner.restore(read_checkpoint(self._run.checkpoint))
             self._saved_step = self._learner.place.step
 
     def save_if_due(self) -> None:

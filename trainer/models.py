@@ -32,6 +32,9 @@ WEIGHTS = ("*.safetensors", "*.safetensors.index.json", "pytorch_model*.bin", "p
 RESERVED = re.compile(r"[<\[]\W*(reserved|unused|control|special|extra|dummy|placeholder)\w*\d\W*[>\]]", re.IGNORECASE)
 MASK = re.compile(r"[<\[]\W*mask\W*[>\]]", re.IGNORECASE)
 
+# Their attention takes positions that begin again for borders of documents.
+KINDS_OF_LAYER = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+
 log = logging.getLogger(__name__)
 
 
@@ -100,11 +103,17 @@ def load_tokenizer(name: str) -> PreTrainedTokenizerFast:
 def outline_target(name: str) -> PreTrainedModel:
     """The target without its weights, on the `meta` device. Raises `ConfigError` where its parts are not where training looks."""
     config = load_config(name)
+    if getattr(config, "quantization_config", None):
+        raise ConfigError(f"target {name!r} is quantised, which cannot be trained for yet: give the model that it was made from")
+    kinds = set(getattr(config.get_text_config(), "layer_types", None) or ()) - KINDS_OF_LAYER
+    if kinds:
+        raise ConfigError(f"target {name!r} has layers ({', '.join(sorted(kinds))}) that cannot keep packed documents apart")
     with torch.device("meta"):
         try:
             model = AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        except (ValueError, KeyError) as error:
-            raise ConfigError(f"target {name!r} is no causal language model that transformers knows: {ACCEPTED}") from error
+        except Exception as error:  # whatever a model's own code raises over its config
+            reason = f"{type(error).__name__}: {error}"[:200]
+            raise ConfigError(f"target {name!r} is no causal language model that transformers can build ({reason})") from error
     layers, head = getattr(model.get_decoder(), "layers", None), model.get_output_embeddings()
     if not isinstance(layers, nn.ModuleList) or not hasattr(model.get_decoder(), "norm"):
         raise ConfigError(f"target {name!r} is a {type(model).__name__}, whose decoder is not made of `layers` and a last `norm`")

@@ -7,7 +7,6 @@ import dataclasses
 import datetime
 import fcntl
 import importlib.metadata
-import logging
 import os
 import platform
 import secrets
@@ -21,60 +20,69 @@ from typing import Any
 
 import orjson
 
-from trainer.checkpoint import START, Checkpoint, Place, newest_checkpoint
+from trainer.checkpoint import START, Place, newest_checkpoint, newest_facts
 from trainer.config import ConfigError, TrainConfig
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
-
-log = logging.getLogger(__name__)
 
 LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run's folder, what `run.json` says of it, and the checkpoint that this attempt goes on from."""
+    """One run's folder, what is known of it, and where this attempt begins."""
 
     folder: Path
     facts: dict[str, Any]
     """As in `run.json`, with what this attempt says anew."""
-    attempt: int
-    checkpoint: Checkpoint | None = None
+    attempt: int = 0
+    start: Place = START
+    """Where this attempt begins."""
+    checkpoint: Path | None = None
+    """What it goes on from."""
     warnings: tuple[str, ...] = ()
-
-    @property
-    def start(self) -> Place:
-        """Where this attempt begins."""
-        return self.checkpoint.place if self.checkpoint else START
 
     @property
     def checkpoints(self) -> Path:
         return self.folder / "checkpoints"
 
 
-def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
-    """Make a new run's folder, or find the one to resume. Raises `ConfigError`."""
-    return _resume(config, plan, command) if config.resume else _create(config, plan, command)
+@contextlib.contextmanager
+def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Iterator[Run]:
+    """Make a new run's folder, or find the one to resume, and keep others out of it. Raises `ConfigError`."""
+    if config.resume:
+        folder = find_run(config.resume, Path(config.runs))
+        with alone_in(folder) as warnings:
+            # Only now: whoever trained in it before may have written a last checkpoint.
+            yield _resume(folder, plan, command, warnings)
+    else:
+        folder, facts = _create(config, plan, command)
+        with alone_in(folder) as warnings:
+            noted = [plan.target.note] if plan.target.note else []
+            yield Run(folder=folder, facts=facts, warnings=(*warnings, *noted))
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """Keep every other process from training in the same run. Raises `ConfigError` where one does already."""
+def alone_in(folder: Path) -> Iterator[list[str]]:
+    """Keep every other process from training in the same run. Raises `ConfigError` where one does already.
+
+    Yields what there is to warn of.
+    """
     descriptor = os.open(folder, os.O_RDONLY)
     try:
-        _lock(descriptor, folder)
-        yield
+        yield _lock(descriptor, folder)
     finally:
         os.close(descriptor)
 
 
-def _lock(descriptor: int, folder: Path) -> None:
+def _lock(descriptor: int, folder: Path) -> list[str]:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return []
     except BlockingIOError:
         raise ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first") from None
     except OSError as error:  # some network file systems have no locks
-        log.warning("%s cannot be locked (%s): take care that no other process trains in it", folder, error.strerror)
+        return [f"{folder} cannot be locked ({error.strerror}): take care that no other process trains in it."]
 
 
 def find_run(name: str, runs: Path) -> Path:
@@ -96,7 +104,13 @@ def read_facts(folder: Path) -> dict[str, Any]:
     return dict(facts)
 
 
-def _create(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
+def config_of(folder: Path) -> dict[str, Any]:
+    """The config that a resume of this run starts from: that of the attempt which wrote its newest checkpoint."""
+    facts = newest_facts(folder / "checkpoints") or read_facts(folder)
+    return dict(facts["config"])
+
+
+def _create(config: TrainConfig, plan: Plan, command: list[str]) -> tuple[Path, dict[str, Any]]:
     now = datetime.datetime.now(datetime.UTC)
     name = config.name or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = Path(config.runs) / name
@@ -112,11 +126,10 @@ def _create(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
         with contextlib.suppress(OSError):
             folder.rmdir()
         raise ConfigError(f"the run's folder {folder} cannot be made: {error.strerror}; choose another with --runs") from error
-    return Run(folder=folder, facts=facts, attempt=0, warnings=(plan.target.note,) if plan.target.note else ())
+    return folder, facts
 
 
-def _resume(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
-    folder = find_run(str(config.resume), Path(config.runs))
+def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -> Run:
     checkpoint, refused = newest_checkpoint(folder / "checkpoints")
     if checkpoint is None:
         raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
@@ -126,11 +139,18 @@ def _resume(config: TrainConfig, plan: Plan, command: list[str]) -> Run:
             raise ConfigError(
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
             )
-    if config.max_steps is not None and checkpoint.place.step >= config.max_steps:
+    last = plan.config.max_steps
+    if last is not None and checkpoint.place.step >= last:
         raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.place.step:,} steps: give more with --max-steps")
-    warnings = tuple(f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused)
-    facts = {**read_facts(folder), **attempt_facts(plan, command)}
-    return Run(folder=folder, facts=facts, attempt=next_attempt(folder), checkpoint=checkpoint, warnings=warnings)
+    passed_over = [f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused]
+    return Run(
+        folder=folder,
+        facts={**read_facts(folder), **attempt_facts(plan, command)},
+        attempt=next_attempt(folder),
+        start=checkpoint.place,
+        checkpoint=checkpoint.path,
+        warnings=(*warnings, *passed_over),
+    )
 
 
 def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:

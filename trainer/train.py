@@ -5,6 +5,8 @@ dataset ──samples──▶ batches ──batches──▶ target x N ──f
 
 from __future__ import annotations
 
+import shlex
+import sys
 import threading
 from functools import partial
 
@@ -20,18 +22,21 @@ from trainer.checkpoint import checkpoint_folder
 from trainer.keeper import Keeper
 from trainer.loading import load
 from trainer.queues import OrderedQueue, Queue
-from trainer.run import Run, alone_in, open_run
+from trainer.run import Run, open_run
 from trainer.stages import Stages
 from trainer.watch import Watch, interruptible, listening
 
 
 def train(config: TrainConfig, command: list[str]) -> None:
-    """Train a drafter as `config` says. Raises `ConfigError` before anything is made, or whatever ended the run after that."""
+    """Train a drafter as `config` says. Raises `ConfigError` before anything is made, and `RunFailedError` after that."""
     plan = check(config)
-    with interruptible() as stop, listening(config.watch) as server:
-        run = open_run(config, plan, command)
-        with alone_in(run.folder), Watch(run, config.watch, server) as watch:
-            watch.finish(travel(plan, run, watch, stop))
+    with (
+        interruptible() as stop,
+        listening(config.watch) as server,
+        open_run(config, plan, command) as run,
+        Watch(run, config.watch, server) as watch,
+    ):
+        watch.finish(travel(plan, run, watch, stop))
 
 
 def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
@@ -71,11 +76,14 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
         stages.close()
         live.set_state("finishing")
         keeper.save_last()
-    return last_words(run, learner, interrupted=stop.is_set())
+    return last_words(run, learner, interrupted=stop.is_set() and not learner.is_done)
 
 
 def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
     step = learner.place.step
+    if interrupted and step == 0:
+        return "Stopped as asked before the first step: there is nothing to go on from."
     if interrupted:
-        return f"Stopped as asked after step {step:,}. Go on with: python -m trainer train --resume {run.folder}"
+        again = shlex.join([sys.executable, "-m", "trainer", "train", "--resume", str(run.folder)])
+        return f"Stopped as asked after step {step:,}. Go on with: {again}"
     return f"Finished after step {step:,}. The drafter lies in {checkpoint_folder(run.checkpoints, step)}."

@@ -15,7 +15,7 @@ from types import FrameType, TracebackType
 from prometheus_client import CollectorRegistry
 
 from trainer import metrics
-from trainer.config import EXIT_INTERRUPTED, WatchConfig
+from trainer.config import EXIT_INTERRUPTED, ConfigError, WatchConfig
 from trainer.console import Console, choose_mode
 from trainer.live import Live
 from trainer.record import RecordLogHandler, RunRecord
@@ -28,6 +28,10 @@ from trainer.status import StatusServer, create_app
 log = logging.getLogger("trainer")
 
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
+
+
+class RunFailedError(RuntimeError):
+    """A run has failed, and its console, log and record have told it; the cause is `__cause__`."""
 
 
 class Watch:
@@ -69,7 +73,6 @@ class Watch:
     def finish(self, message: str) -> None:
         """The run has come to an orderly end."""
         self.live.finished(message)
-        self._last_words = message
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
@@ -78,10 +81,14 @@ class Watch:
         self._console.stop(self._last_words)
         self._record.close()
         logging.getLogger().handlers = self._handlers_before
+        if isinstance(error, Exception):
+            raise RunFailedError(self._last_words) from error
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None
-        text = "".join(traceback.format_exception(error))
+        # What is wrong with the target is a sentence, and needs no traceback.
+        plain = isinstance(error.__cause__, ConfigError)
+        text = str(error) if plain else "".join(traceback.format_exception(error))
         log.error("%s", text.rstrip())
         self.live.failed(stage, error, text)
         self._last_words = self.live.verdict().sentence
@@ -111,7 +118,7 @@ def interruptible() -> Iterator[threading.Event]:
                 os.write(1, SHOW_CURSOR)
             os._exit(EXIT_INTERRUPTED)
         stop.set()
-        log.warning("Stopping after this step, with a checkpoint. Once more ends it at once, without one.")
+        log.warning("Stopping once the step or the loading under way is done. Once more ends it at once, without a checkpoint.")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -6,7 +6,7 @@ import { faded, ramp } from "./theme.js";
 import { bytes, figure, known, percent, whole } from "./words.js";
 
 const SHARES = { none: 0, light: 0.015, strong: 0.05 };
-const GIB = 2 ** 30;
+const GB = 1e9;
 
 const yName = (index) => (index === 0 ? "y" : `y${index + 1}`);
 
@@ -84,9 +84,14 @@ function positions(context, chart) {
 
 function sampleLine(context, name, colour, yaxis, label, format, more = {}) {
   const { live } = points(context.samples, name, context.settings.axis);
-  const scale = more.scale ?? 1;
-  const y = scale === 1 ? live.mean : live.mean.map((value) => (value === null ? null : value / scale));
-  return line(live.x, y, colour, yaxis, { ...more, scale: undefined, hovertemplate: `${label} %{y:${format}}<extra></extra>` });
+  return line(live.x, live.mean, colour, yaxis, { ...more, hovertemplate: `${label} %{y:${format}}<extra></extra>` });
+}
+
+/** Bytes in; the axis counts GB, the hover says what every other figure of bytes says. */
+function memoryLine(context, name, colour, yaxis, label, more = {}) {
+  const { live } = points(context.samples, name, context.settings.axis);
+  const y = live.mean.map((value) => (value === null ? null : value / GB));
+  return line(live.x, y, colour, yaxis, { ...more, text: live.mean.map(bytes), hovertemplate: `${label} %{text}<extra></extra>` });
 }
 
 function throughput(context, chart) {
@@ -157,11 +162,11 @@ function shares(context) {
   };
 }
 
-const GPU_ROWS = [
-  ["kernel_active_ratio", "", ".0%", 1, { range: [0, 1.05], ticks: [0, 0.5, 1] }],
-  ["memory_used_bytes", "memory (GiB)", ".3~g", GIB, { floor: 0 }],
-  ["power_watts", "power (W)", ".0f", 1, { floor: 0 }],
-  ["temperature_celsius", "temp. (°C)", ".0f", 1, {}],
+const GPU_ROWS = [ // column, title, format (none for bytes), axis
+  ["kernel_active_ratio", "", ".0%", { range: [0, 1.05], ticks: [0, 0.5, 1] }],
+  ["memory_used_bytes", "memory (GB)", "", { floor: 0 }],
+  ["power_watts", "power (W)", ".0f", { floor: 0 }],
+  ["temperature_celsius", "temp. (°C)", ".0f", {}],
 ];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
@@ -170,15 +175,16 @@ function devices(context, chart) {
   const gpus = head?.newest_sample?.devices ?? [];
   const rows = [];
   const traces = [];
-  for (const [field, title, format, scale, more] of GPU_ROWS) {
+  for (const [field, title, format, more] of GPU_ROWS) {
     const there = gpus.filter((gpu) => samples.newest(`devices.${gpu.index}.${field}`) !== null);
     if (!there.length) continue;
     for (const gpu of there) {
-      const style = { scale, dash: DASHES[gpu.index % DASHES.length] };
       const colour = theme.gpus[gpu.index % theme.gpus.length];
-      traces.push(sampleLine(context, `devices.${gpu.index}.${field}`, colour, yName(rows.length), `GPU ${gpu.index}`, format, style));
+      const dash = DASHES[gpu.index % DASHES.length];
+      const place = [context, `devices.${gpu.index}.${field}`, colour, yName(rows.length), `GPU ${gpu.index}`];
+      traces.push(format ? sampleLine(...place, format, { dash }) : memoryLine(...place, { dash }));
     }
-    rows.push({ title: title || chart.axis, format: scale === 1 ? format : undefined, ...more });
+    rows.push({ title: title || chart.axis, format: format || undefined, ...more });
   }
   const legend = gpus.map((gpu) => ({
     label: `GPU ${gpu.index}, ${gpu.name}`, colour: theme.gpus[gpu.index % theme.gpus.length], shape: gpu.index % 2 ? "dash" : "line",
@@ -200,10 +206,10 @@ function process(context, chart) {
   const { theme, head } = context;
   const newest = head?.newest_sample?.process ?? {};
   return {
-    rows: [{ title: chart.axis, floor: 0 }, { title: "memory (GiB)", floor: 0 }],
+    rows: [{ title: chart.axis, floor: 0 }, { title: "memory (GB)", floor: 0 }],
     traces: [
       sampleLine(context, "process.cpu_cores", theme.ink, "y", "CPU cores", ".2f"),
-      sampleLine(context, "process.memory_bytes", theme.quiet, "y2", "memory", ".3~g", { scale: GIB }),
+      memoryLine(context, "process.memory_bytes", theme.quiet, "y2", "memory"),
     ],
     legend: [
       { label: "CPU cores in use", value: figure(newest.cpu_cores), colour: theme.ink },

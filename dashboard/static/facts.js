@@ -1,7 +1,7 @@
 // The bottom of the page: what happened, and what the run is made of.
 
 import { element, renew } from "./nodes.js";
-import { brief, bytes, clock, known, NONE, short, whole } from "./words.js";
+import { bytes, clock, count, duration, known, NONE, whole } from "./words.js";
 
 const MOST_EVENTS = 60;
 
@@ -32,7 +32,7 @@ function eventFacts(row) {
   const parts = [];
   if (row.step) parts.push(`step ${whole(row.step)}`);
   if (known(row.bytes)) parts.push(bytes(row.bytes));
-  if (known(row.seconds)) parts.push(brief(row.seconds));
+  if (known(row.seconds)) parts.push(duration(row.seconds));
   if (known(row.count)) parts.push(`${whole(row.count)} ×`);
   if (row.reason) parts.push(row.reason);
   return parts.join(" · ");
@@ -44,10 +44,10 @@ export function drawFacts(root, facts) {
   const table = element("dl", "facts-list");
   const add = (name, value) => value && table.append(element("div", "", null, element("dt", "", name), element("dd", "", value)));
   const { target = {}, drafter = {}, data = {} } = facts;
-  add("Target", parts(target.name, target.architecture, known(target.parameters) && `${short(target.parameters)} parameters`,
+  add("Target", parts(target.name, target.architecture, known(target.parameters) && `${count(target.parameters)} parameters`,
     known(target.layers) && `${target.layers} layers`, target.precision));
   add("Features", parts(target.layer_ids?.length && `layers ${target.layer_ids.join(", ")}`, known(target.hidden_size) && `${whole(target.hidden_size)} wide each`));
-  add("Drafter", parts(known(drafter.parameters) && `${short(drafter.parameters)} parameters`, known(drafter.layers) && `${drafter.layers} layers`,
+  add("Drafter", parts(known(drafter.parameters) && `${count(drafter.parameters)} parameters`, known(drafter.layers) && `${drafter.layers} layers`,
     known(drafter.block_size) && `block of ${drafter.block_size}`));
   add("Data", parts(data.path, known(data.conversations) && `${whole(data.conversations)} conversations`, data.fingerprint));
   add("Devices", (facts.devices ?? []).map((device) => device.name).join(", "));

@@ -43,7 +43,7 @@ export function baseLayout(theme, height) {
     hovermode: "x unified",
     hoverlabel: { bgcolor: theme.card, bordercolor: theme.rule, font: { family: theme.font, size: 12, color: theme.ink } },
     dragmode: "zoom",
-    separators: ".\u202f",
+    separators: ".,",
     shapes: [],
     annotations: [],
   };

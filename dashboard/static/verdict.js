@@ -22,7 +22,8 @@ export function drawVerdict(root, { head, age, words }) {
   root.hidden = false;
   root.className = `verdict is-${kind}${kind === "stage_holds" || kind === "starved" ? ` of-${verdict.stage}` : ""}`;
   const [first, ...rest] = sentence(head, verdict, age).split(/(?<=[.!?])\s+/);
-  const said = element("div", "said", null, element("p", "state", kind === "silent" ? kind : stateWords(head, verdict)), element("h1", "", first));
+  const state = kind === "silent" ? kind : stateWords(head, verdict);
+  const said = element("div", "said", null, ...(saysSo(first, state) ? [] : [element("p", "state", state)]), element("h1", "", first));
   if (rest.length) said.append(element("p", "more", rest.join(" ")));
   said.append(figures(head, verdict, words, age));
   renew(root, said, progress(head, age), tiles(head));
@@ -43,8 +44,13 @@ function silence(head, verdict, age) {
 
 function stateWords(head, verdict) {
   const words = { stage_holds: `${verdict.stage ?? "a stage"} holds`, all_well: "all devices busy, all well", starved: "starved by the data" };
-  if (head.ended) return head.state;
+  if (head.ended) return head.state === "finished" ? "" : head.state; // a stop ends as finished too: only the sentence knows which
   return words[verdict.state] ?? (verdict.state ?? head.state).replaceAll("_", " ");
+}
+
+/** "The target holds the run back" says "target holds" already. */
+function saysSo(sentence, state) {
+  return sentence.toLowerCase().replace(/^the /, "").startsWith(state);
 }
 
 export function isSilent(head, age) {
@@ -71,6 +77,7 @@ function figures(head, verdict, words, age) {
 }
 
 function lost(hours) {
+  if (3600 * hours < 60) return `${figure(3600 * hours, 2)} device seconds`;
   return hours < 0.1 ? `${figure(60 * hours)} device minutes` : `${figure(hours)} device hours`;
 }
 
@@ -84,7 +91,7 @@ function progress(head, age) {
   if (head.max_steps) steps.append(` of ${whole(head.max_steps)} steps`, element("span", "share", percent(head.progress_ratio)));
   else steps.append(" steps");
   const eta = known(head.eta_seconds) && !isSilent(head, age) ? `${duration(head.eta_seconds)} to go at this speed` : "";
-  return element("div", "progress", null, steps, bar, element("p", "eta", eta || (head.ended ? capital(head.state) : "")));
+  return element("div", "progress", null, steps, bar, element("p", "eta", eta));
 }
 
 function tiles(head) {

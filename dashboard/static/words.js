@@ -1,6 +1,6 @@
-// Numbers in, words out. Every figure on the page passes through here, so that units and precision are the same everywhere.
+// Numbers in, words out, by the rules of trainer/wording.py: page and terminal say the same. Every figure on the page passes through here.
 
-const THIN = "\u202f"; // narrow no-break space
+const SPACE = "\u00a0"; // a number and its unit stay on one line
 const MINUS = "\u2212";
 export const NONE = "–";
 
@@ -8,11 +8,13 @@ export function known(value) {
   return typeof value === "number" && Number.isFinite(value);
 }
 
-/** 12345 → "12 345" */
+/** 12345 → "12,345" */
 export function whole(value) {
-  if (!known(value)) return NONE;
-  const digits = Math.abs(Math.round(value)).toString().replace(/\B(?=(\d{3})+$)/g, THIN);
-  return value < 0 ? MINUS + digits : digits;
+  return known(value) ? grouped(Math.round(value).toString()) : NONE;
+}
+
+function grouped(digits) {
+  return digits.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",").replace("-", MINUS);
 }
 
 /** Three significant digits, without an exponent where one is not needed. */
@@ -24,46 +26,48 @@ export function figure(value, digits = 3) {
   return value.toFixed(Math.max(0, digits - 1 - Math.floor(Math.log10(size || 1)))).replace("-", MINUS);
 }
 
-/** 12.3e6 → "12.3 M" */
-export function short(value) {
+/** 840 → "840", 12.3e6 → "12.3M" */
+export function count(value) {
   if (!known(value)) return NONE;
-  for (const [size, letter] of [[1e12, "T"], [1e9, "G"], [1e6, "M"], [1e4, "k"]]) {
-    if (Math.abs(value) >= size) return `${figure(value / (letter === "k" ? 1e3 : size))}${THIN}${letter}`;
+  for (const [limit, size, letter] of [[999.5e6, 1e9, "G"], [999.5e3, 1e6, "M"], [9999.5, 1e3, "k"]]) {
+    if (value >= limit) return `${threeDigits(value / size)}${letter}`;
   }
-  return whole(value);
+  return Number.isInteger(value) ? value.toString() : threeDigits(value);
+}
+
+function threeDigits(value) {
+  return value.toFixed(value < 9.995 ? 2 : value < 99.95 ? 1 : 0);
 }
 
 export function percent(ratio, digits = 0) {
-  return known(ratio) ? `${(100 * ratio).toFixed(digits)}${THIN}%` : NONE;
+  return known(ratio) ? `${grouped((100 * ratio).toFixed(digits))}${SPACE}%` : NONE;
 }
 
+/** 4e9 → "4.0 GB" */
 export function bytes(value) {
   if (!known(value)) return NONE;
-  const steps = ["B", "KiB", "MiB", "GiB", "TiB"];
-  let index = 0;
-  while (value >= 1024 && index < steps.length - 1) { value /= 1024; index += 1; }
-  return `${index === 0 ? whole(value) : figure(value)}${THIN}${steps[index]}`;
+  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
+    if (value >= 0.9995 * size) return `${(value / size).toFixed(value < 99.95 * size ? 1 : 0)}${SPACE}${unit}`;
+  }
+  return `${value.toFixed(0)}${SPACE}B`;
 }
 
-/** 754 → "12 min 34 s"; the two largest units only. */
+/** "40 ms", "0.4 s", "38 s", "12 min", "1 h 02 min", "3 d 4 h" */
 export function duration(seconds) {
   if (!known(seconds)) return NONE;
-  let rest = Math.max(0, Math.floor(seconds));
-  const parts = [];
-  for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]]) {
-    const count = Math.floor(rest / size);
-    rest -= count * size;
-    if (count || (unit === "s" && !parts.length)) parts.push([count, unit]);
-    else if (parts.length) break;
-    if (parts.length === 2) break;
-  }
-  return parts.map(([count, unit]) => `${count}${THIN}${unit}`).join(" ");
+  if (seconds > 0 && seconds < 0.0995) return `${(1000 * seconds).toFixed(0)}${SPACE}ms`;
+  if (seconds < 59.5) return `${Math.max(0, seconds).toFixed(seconds < 9.95 ? 1 : 0)}${SPACE}s`;
+  const minutes = Math.round(seconds / 60);
+  const hours = Math.floor(minutes / 60);
+  if (hours < 1) return `${minutes}${SPACE}min`;
+  if (hours < 24) return `${hours}${SPACE}h ${String(minutes % 60).padStart(2, "0")}${SPACE}min`;
+  return `${Math.floor(hours / 24)}${SPACE}d ${hours % 24}${SPACE}h`;
 }
 
-/** A step's own time: 0.25 → "250 ms" */
+/** A step's own time, to three digits, which `duration` would round away: 0.25 → "250 ms" */
 export function brief(seconds) {
-  if (!known(seconds)) return NONE;
-  return seconds < 1 ? `${figure(1000 * seconds)}${THIN}ms` : seconds < 120 ? `${figure(seconds)}${THIN}s` : duration(seconds);
+  if (!known(seconds) || seconds >= 59.5) return duration(seconds);
+  return seconds < 1 ? `${figure(1000 * seconds)}${SPACE}ms` : `${figure(seconds)}${SPACE}s`;
 }
 
 export function clock(unixSeconds) {
