@@ -50,7 +50,7 @@ def of_demo(chromium_path: str, runs: str, minutes: float, output: Path) -> int:
         print(f"The demo ended before its {minutes:g} minutes were over, with status {demo.returncode}.", file=sys.stderr)
         return 1
     finally:
-        demo.send_signal(signal.SIGINT)
+        demo.send_signal(signal.SIGTERM)
         demo.wait()
     return 0
 

@@ -104,9 +104,11 @@ def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
             const column = { mean: [4e9, 3.0e8] };
             const axes = { step: [1, 2] };
             const names = ["process.cpu_cores", "process.memory_bytes", "devices.0.memory_used_bytes"];
-            const segment = { attempt: 0, start: [0, 1], axes, overtaken_from: null, series: Object.fromEntries(names.map((name) => [name, column])) };
+            const series = Object.fromEntries(names.map((name) => [name, column]));
+            const segment = { attempt: 0, start: [0, 1], axes, overtaken_from: null, series };
             const samples = { segments: [segment], newest: (name) => (names.includes(name) ? 3.0e8 : null) };
-            const head = { newest_sample: { devices: [{ index: 0, name: "GPU", memory_used_bytes: 4e9, memory_total_bytes: 8e9 }] } };
+            const device = { index: 0, name: "GPU", memory_used_bytes: 4e9, memory_total_bytes: 8e9 };
+            const head = { newest_sample: { devices: [device] } };
             const theme = { gpus: ["#000000"] };
             const { rows, traces } = drawings.DRAWINGS[draw]({ samples, head, theme, settings: { axis: "step" } }, { axis: "" });
             return { titles: rows.map((row) => row.title), trace: traces.at(-1) };

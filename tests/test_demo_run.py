@@ -60,6 +60,11 @@ while not os.environ.get("TRAINER_ENDS"):
 )
 
 
+def heed_interrupts() -> None:
+    """As in a terminal. Where the tests themselves run in the background, a shell ignores SIGINT for good."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 class Demo:
     """One run of the script in a folder of its own, and what its two children wrote into the journal."""
 
@@ -80,6 +85,7 @@ class Demo:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            preexec_fn=heed_interrupts,
             start_new_session=True,  # its own process group, as a terminal gives to a command
         )
 
