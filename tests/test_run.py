@@ -249,3 +249,16 @@ def test_the_commit_is_what_git_says_in_time(said: Any, commit: str | None, monk
 
     monkeypatch.setattr(subprocess, "run", answer)
     assert git_commit() == commit
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"config": 3}'])
+def test_facts_that_no_run_wrote(tmp_path: Path, text: str) -> None:
+    (tmp_path / "run.json").write_text(text)
+    with pytest.raises(ConfigError, match="is not what a run writes"):
+        read_facts(tmp_path)
+
+
+def test_a_run_named_by_a_dot_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run.json").touch()
+    monkeypatch.chdir(tmp_path)
+    assert find_run(".", Path("runs")).name == tmp_path.name

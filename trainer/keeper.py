@@ -54,8 +54,9 @@ class Keeper:
         weights, optimizer = self._learner.state()
         try:
             path = write_checkpoint(self._run.checkpoints, place, weights, optimizer, self._facts, self._config.keep)
+            size = folder_bytes(path)
         except OSError as error:
             self._live.checkpoint_failed(f"The checkpoint of step {place.step:,} could not be written: {error}.")
             return
         self._saved_step = place.step
-        self._live.checkpointed(place.step, str(path), folder_bytes(path), time.monotonic() - began)
+        self._live.checkpointed(place.step, str(path), size, time.monotonic() - began)

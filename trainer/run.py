@@ -89,7 +89,7 @@ def find_run(name: str, runs: Path) -> Path:
     """The folder of a run, given by its path or by its id under `runs`."""
     for folder in (Path(name), runs / name):
         if (folder / "run.json").is_file():
-            return folder
+            return folder if folder.name else folder.resolve()  # "." has no name to call the run by
     known = sorted((path.parent.name for path in runs.glob("*/run.json")), reverse=True)
     have = f"runs there: {', '.join(known[:5])}" if known else "there are no runs there"
     raise ConfigError(f"resume names {name!r}, which is no run in {runs} ({have})")
@@ -101,7 +101,9 @@ def read_facts(folder: Path) -> dict[str, Any]:
         facts = orjson.loads((folder / "run.json").read_bytes())
     except (OSError, ValueError) as error:
         raise ConfigError(f"{folder / 'run.json'} cannot be read: {error}") from error
-    return dict(facts)
+    if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
+        raise ConfigError(f"{folder / 'run.json'} is not what a run writes: it has no config")
+    return facts
 
 
 def config_of(folder: Path) -> dict[str, Any]:
@@ -134,7 +136,7 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
     if checkpoint is None:
         raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
     for name, now in plan.identity().items():
-        before = checkpoint.facts["identity"].get(name)
+        before = checkpoint.facts.get("identity", {}).get(name)
         if before != now:
             raise ConfigError(
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
