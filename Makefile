@@ -37,7 +37,7 @@ test: $(DONE)/dev $(DONE)/demo-target ## run the whole test suite
 	@sh tests/setup/tools.sh .tools
 	$(BIN)/python -m pytest $(ARGS)
 
-check: $(DONE)/dev ## format, lint, types, generated files, architecture rules
+check: $(DONE)/dev $(DONE)/demo ## format, lint, types, generated files, architecture rules
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
