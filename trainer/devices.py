@@ -71,6 +71,11 @@ def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) ->
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
+def name_of(precision: torch.dtype) -> str:
+    """As in `--precision`: `float32`, `bfloat16`."""
+    return str(precision).removeprefix("torch.")
+
+
 def _whole_name(name: str) -> str:
     return "cuda:0" if name == "cuda" else name
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import torch
 from datasets import Dataset
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import Qwen3Config
 
 from trainer.chat import Chat
 from trainer.config import TrainConfig, require
 from trainer.conversations import fingerprint, load_conversations
 from trainer.dataset import check_learnable
-from trainer.devices import Placement, place
+from trainer.devices import Placement, name_of, place
 from trainer.drafter import Drafter, choose_layer_ids, drafter_architecture
 from trainer.models import (
     TargetDescription,
@@ -36,7 +36,6 @@ class Plan:
     fingerprint: str
     chat: Chat
     target: TargetDescription
-    architecture: PretrainedConfig
     layer_ids: tuple[int, ...]
     mask_token_id: int
     drafter: Qwen3Config
@@ -64,7 +63,7 @@ class Plan:
             "token_budget": self.config.batches.token_budget,
             "max_length": self.config.dataset.max_length,
             "template_args": dict(self.config.dataset.template_args),
-            "precision": str(self.placement.precision).removeprefix("torch."),
+            "precision": name_of(self.placement.precision),
             "accumulate": self.config.optimizer.accumulate,
         }
 
@@ -94,7 +93,6 @@ def check(config: TrainConfig) -> Plan:
         fingerprint=fingerprint(conversations),
         chat=chat,
         target=target,
-        architecture=architecture,
         layer_ids=layer_ids,
         mask_token_id=mask_token_id,
         drafter=drafter,

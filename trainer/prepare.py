@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-import shutil
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -30,7 +28,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from trainer.chat import Chat, Tokenised
 from trainer.config import ConfigError, DatasetConfig, Precision, require
 from trainer.conversations import Rejected
-from trainer.devices import choose_precision, find_device
+from trainer.devices import choose_precision, find_device, name_of
+from trainer.folders import whole_folder
 from trainer.generate import Answer, answer_prompts, stop_token_ids
 from trainer.models import TargetDescription, describe, load_target_model, load_tokenizer
 from trainer.prompts import Prompt, load_prompts
@@ -100,7 +99,7 @@ def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
         raise ConfigError(_nothing_left(config, dropped))
     rows.sort(key=lambda row: row["prompt_number"])
     splits = _split(rows, config)
-    with _whole_folder(output) as folder:
+    with whole_folder(output) as folder:
         _write(folder, splits, _provenance(config, target, dtype, rows, dropped))
     _say(console, f"Wrote {len(rows)} conversations to {output}. {_told(dropped)}")
     return output
@@ -193,19 +192,6 @@ def _split(rows: Sequence[dict[str, Any]], config: PrepareConfig) -> datasets.Da
     )
 
 
-@contextmanager
-def _whole_folder(output: Path) -> Iterator[Path]:
-    """A folder to fill, which becomes `output` when the block ends well and vanishes when it doesn't."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{output.name}-", dir=output.parent))
-    try:
-        yield unfinished
-        unfinished.chmod(0o755)
-        unfinished.rename(output)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-
-
 def _write(folder: Path, splits: datasets.DatasetDict, provenance: dict[str, Any]) -> None:
     datasets.disable_progress_bars()
     splits.save_to_disk(str(folder))
@@ -221,7 +207,7 @@ def _provenance(
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "target": target.name,
         "target_stand_in": target.note or None,
-        "precision": str(dtype).removeprefix("torch."),
+        "precision": name_of(dtype),
         "decoding": "greedy",
         "max_new_tokens": config.max_new_tokens,
         "seed": config.seed,

@@ -22,6 +22,7 @@ import orjson
 
 from trainer.checkpoint import START, Place, newest_checkpoint, newest_facts
 from trainer.config import ConfigError, TrainConfig
+from trainer.devices import name_of
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
 
@@ -172,7 +173,7 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
             "vocab_size": target.vocab_size,
             "parameters": plan.target_parameters,
             "layer_ids": list(plan.layer_ids),
-            "precision": str(plan.placement.precision).removeprefix("torch."),
+            "precision": name_of(plan.placement.precision),
             "note": target.note,
         },
         "drafter": {

