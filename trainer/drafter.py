@@ -16,6 +16,11 @@ from transformers.models.qwen3.modeling_qwen3 import Qwen3MLP, Qwen3RMSNorm, Qwe
 
 from trainer.config import ConfigError, DrafterConfig
 
+Rope = tuple[torch.Tensor, torch.Tensor]
+"""Cosines and sines, each [N, d] for N positions and heads of d numbers."""
+KeysValues = tuple[torch.Tensor, torch.Tensor]
+"""One layer's keys, normed and turned to their positions, and its values, each [heads, N, d]."""
+
 
 def spread_layer_ids(layers: int, count: int) -> tuple[int, ...]:
     """The `count` of `layers` target layers to tap, by DFlash's rule: from layer 1 to layer N-3, evenly.
@@ -95,27 +100,28 @@ class Attention(nn.Module):
         self.q_norm = Qwen3RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = Qwen3RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
-    def forward(
-        self, draft_QD: torch.Tensor, context_TD: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], mask_QK: torch.Tensor
-    ) -> torch.Tensor:
-        both_KD = torch.cat([context_TD, draft_QD])
-        query = self.q_norm(self._heads(self.q_proj(draft_QD)))
-        key = self.k_norm(self._heads(self.k_proj(both_KD)))
-        value = self._heads(self.v_proj(both_KD))
+    def read(self, rows_ND: torch.Tensor, rope: Rope) -> KeysValues:
+        """Keys and values of these rows, context or draft: one projection serves both."""
+        return _turn(self.k_norm(self._heads(self.k_proj(rows_ND))), rope), self._heads(self.v_proj(rows_ND))
+
+    def forward(self, draft_QD: torch.Tensor, context: KeysValues, rope: Rope, mask_QK: torch.Tensor | None) -> torch.Tensor:
+        query = _turn(self.q_norm(self._heads(self.q_proj(draft_QD))), rope)
+        key, value = (torch.cat(both, dim=1) for both in zip(context, self.read(draft_QD, rope), strict=True))
         if query.is_cuda and len(key) < len(query):
             # With a mask and grouped heads only the math kernel is left there, which keeps every score for backward.
             key, value = (heads.repeat_interleave(len(query) // len(heads), 0) for heads in (key, value))
-        cos, sin = rope
-        drafts = len(draft_QD)
-        query = query * cos[-drafts:] + rotate_half(query) * sin[-drafts:]
-        key = key * cos + rotate_half(key) * sin
         seen = F.scaled_dot_product_attention(
             query[None], key[None].to(query.dtype), value[None].to(query.dtype), attn_mask=mask_QK, enable_gqa=True
         )
         return self.o_proj(seen[0].transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
 
-    def _heads(self, rows: torch.Tensor) -> torch.Tensor:
-        return rows.view(len(rows), -1, self.head_dim).transpose(0, 1)
+    def _heads(self, rows_ND: torch.Tensor) -> torch.Tensor:
+        return rows_ND.view(len(rows_ND), -1, self.head_dim).transpose(0, 1)
+
+
+def _turn(heads: torch.Tensor, rope: Rope) -> torch.Tensor:
+    cos, sin = rope
+    return heads * cos + rotate_half(heads) * sin  # type: ignore[no-any-return]
 
 
 class Layer(nn.Module):
@@ -126,10 +132,8 @@ class Layer(nn.Module):
         self.input_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.post_attention_layernorm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
 
-    def forward(
-        self, draft_QD: torch.Tensor, context_TD: torch.Tensor, rope: tuple[torch.Tensor, torch.Tensor], mask_QK: torch.Tensor
-    ) -> torch.Tensor:
-        draft_QD = draft_QD + self.self_attn(self.input_layernorm(draft_QD), context_TD, rope, mask_QK)
+    def forward(self, draft_QD: torch.Tensor, context: KeysValues, rope: Rope, mask_QK: torch.Tensor | None) -> torch.Tensor:
+        draft_QD = draft_QD + self.self_attn(self.input_layernorm(draft_QD), context, rope, mask_QK)
         return draft_QD + self.mlp(self.post_attention_layernorm(draft_QD))  # type: ignore[no-any-return]
 
 
@@ -157,17 +161,42 @@ class Drafter(nn.Module):
         draft_position_Q: torch.Tensor,
         mask_QK: torch.Tensor,
     ) -> torch.Tensor:
-        """Hidden states [Q, D] of the draft positions, ready for the target's head.
+        """`draft` over the context that `read` makes of the features: the forward of training."""
+        return self.draft(self.read(features_TF, context_position_T), draft_QD, draft_position_Q, mask_QK)
 
-        `draft_QD` are the target's embeddings of the blocks, positions are absolute within a document, and `mask_QK` (bool
-        [Q, T + Q]) is True where a draft position may look.
+    def read(self, features_TF: torch.Tensor, position_T: torch.Tensor) -> list[KeysValues]:
+        """The context's keys and values, layer by layer, which nothing that follows in the text changes.
+
+        Positions are absolute within a document.
         """
         context_TD = self.hidden_norm(self.fc(features_TF))
-        position_K = torch.cat([context_position_T, draft_position_Q])
-        cos, sin = self.rotary(draft_QD, position_K[None])
-        for layer in self.layers:
-            draft_QD = layer(draft_QD, context_TD, (cos[0], sin[0]), mask_QK)
+        rope = self._rope(context_TD, position_T)
+        return [layer.self_attn.read(context_TD, rope) for layer in self._layers]
+
+    def draft(
+        self,
+        context: list[KeysValues],
+        draft_QD: torch.Tensor,
+        position_Q: torch.Tensor,
+        mask_QK: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Hidden states [Q, D] of the draft positions, ready for the target's head.
+
+        `draft_QD` are the target's embeddings of the blocks, and `mask_QK` (bool [Q, T + Q]) is True where a draft position may
+        look; without it, everywhere.
+        """
+        rope = self._rope(draft_QD, position_Q)
+        for layer, read in zip(self._layers, context, strict=True):
+            draft_QD = layer(draft_QD, read, rope, mask_QK)
         return self.norm(draft_QD)  # type: ignore[no-any-return]
+
+    @property
+    def _layers(self) -> list[Layer]:
+        return list(self.layers)  # type: ignore[arg-type]
+
+    def _rope(self, like_ND: torch.Tensor, position_N: torch.Tensor) -> Rope:
+        cos, sin = self.rotary(like_ND, position_N[None])
+        return cos[0], sin[0]
 
     def _initialise(self, module: nn.Module) -> None:
         if isinstance(module, nn.Linear):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -69,17 +69,51 @@ class FeatureRing:
         return slot[:tokens], lambda: self._free.put(slot)
 
 
+class Taps:
+    """Writes the outputs of chosen decoder layers into a tensor [T, F], layer by layer, for the thread that asks for it.
+
+    Any thread may run the layers; those that do not ask are left alone.
+    """
+
+    def __init__(self, layers: nn.ModuleList, layer_ids: Sequence[int], width: int) -> None:
+        self._room = threading.local()
+        self._handles = [
+            layers[layer].register_forward_hook(self._keep(slice(place * width, (place + 1) * width)))
+            for place, layer in enumerate(layer_ids)
+        ]
+
+    @contextmanager
+    def into(self, feature_TF: torch.Tensor) -> Iterator[None]:
+        """What this thread's layers say for one document, or several packed end to end, goes into `feature_TF`."""
+        self._room.feature_TF = feature_TF
+        try:
+            yield
+        finally:
+            del self._room.feature_TF
+
+    def remove(self) -> None:
+        """Leave the layers as they were."""
+        for handle in self._handles:
+            handle.remove()
+
+    def _keep(self, columns: slice) -> Callable[[nn.Module, Any, Any], None]:
+        def hook(_: nn.Module, __: Any, output: Any) -> None:
+            feature_TF = getattr(self._room, "feature_TF", None)
+            if feature_TF is not None:
+                hidden_1TD = output[0] if isinstance(output, tuple) else output
+                feature_TF[:, columns].copy_(hidden_1TD[0])
+
+        return hook
+
+
 class Target:
     """One copy of the frozen target on one device. `extract` may run on several threads at once."""
 
     def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...], ring: FeatureRing) -> None:
         self.device = next(model.parameters()).device
         self._ring = ring
-        self._width = model.config.get_text_config().hidden_size
         self._body = _first_layers(model, max(layer_ids) + 1)
-        self._room = threading.local()
-        for place, layer in enumerate(layer_ids):
-            self._body.layers[layer].register_forward_hook(self._keep(place))
+        self._taps = Taps(self._body.layers, layer_ids, model.config.get_text_config().hidden_size)
 
     def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
         """The stage. Where devices are GPUs, its thread works on streams of its own, the target's device being the current one."""
@@ -105,23 +139,9 @@ class Target:
         return FeatureBatch(batch.to(self._ring.device), feature_TF, release)
 
     def _run(self, batch: TokenBatch, feature_TF: torch.Tensor) -> None:
-        self._room.feature_TF = feature_TF
-        try:
+        with self._taps.into(feature_TF):
             # Without a mask, transformers takes positions that start again for the borders of packed documents.
             self._body(input_ids=batch.token_T[None], position_ids=batch.position_T[None], use_cache=False)
-        finally:
-            del self._room.feature_TF
-
-    def _keep(self, place: int) -> Callable[[nn.Module, Any, Any], None]:
-        columns = slice(place * self._width, (place + 1) * self._width)
-
-        def hook(_: nn.Module, __: Any, output: Any) -> None:
-            feature_TF = getattr(self._room, "feature_TF", None)
-            if feature_TF is not None:  # somebody else may run the whole model, whose layers these are
-                hidden_1TD = output[0] if isinstance(output, tuple) else output
-                feature_TF[:, columns].copy_(hidden_1TD[0])
-
-        return hook
 
 
 def borrow_weights(model: PreTrainedModel, device: torch.device) -> TargetWeights:
