@@ -1,0 +1,213 @@
+"""Speculative decoding, as a drafter is served: a prompt in, the target's own words out, and what each round of drafts was worth.
+
+DFlash's loop (arXiv 2602.06036, section 4). A round drafts a block behind the newest token, and the target reads it in one pass:
+the longest start of it that agrees with the target stays, and one token more, the target's own. Greedy text is thus the target's
+token for token, up to ties that a longer pass may break the other way; sampled text follows its distribution exactly (speculative
+sampling, arXiv 2211.17192).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+from transformers import DynamicCache, PreTrainedModel
+
+from trainer.drafter import Drafter, KeysValues
+from trainer.sampling import GREEDY, Chooser, Sampling
+from trainer.target import Taps
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One draft and its verification: tokens drafted, as far as the text went on; of these accepted; kept in all.
+
+    One more is kept than accepted, the target's own, unless the text ends first.
+    """
+
+    drafted: int
+    accepted: int
+    kept: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decoded:
+    """The text behind a prompt, the token that ended it included. `decode_seconds` is all but the prompt and the first token."""
+
+    token_ids: list[int]
+    rounds: tuple[Round, ...]
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Of decoding: the first token came with the prompt."""
+        return (len(self.token_ids) - 1) / self.decode_seconds if self.decode_seconds else 0.0
+
+
+def acceptance_length(rounds: Sequence[Round]) -> float | None:
+    """Mean of tokens kept per round, the target's own token included; None without a round."""
+    return sum(one.kept for one in rounds) / len(rounds) if rounds else None
+
+
+def acceptance_by_position(rounds: Sequence[Round], block_size: int) -> tuple[float | None, ...]:
+    """For draft positions k = 1 … B-1: the share of the rounds which drafted that far that kept token k."""
+    shares: list[float | None] = []
+    for position in range(1, block_size):
+        asked = [one.accepted >= position for one in rounds if one.drafted >= position]
+        shares.append(sum(asked) / len(asked) if asked else None)
+    return tuple(shares)
+
+
+class Speculator:
+    """A target with a drafter, both on the target's device. Its taps stay on the target's layers until it is closed."""
+
+    def __init__(self, model: PreTrainedModel, drafter: Drafter) -> None:
+        self._model = model
+        self._drafter = drafter
+        layer_ids = drafter.config.dflash_config["target_layer_ids"]
+        self._width = len(layer_ids) * drafter.config.hidden_size
+        self._taps = Taps(model.get_decoder().layers, layer_ids, drafter.config.hidden_size)
+        weights = drafter.fc.weight.dtype
+        # A drafter trained under autocast drafts under it; an exported one has the precision that it was exported in.
+        mixed = weights == torch.float32 and model.dtype == torch.bfloat16
+        self._feature_dtype = model.dtype if mixed else weights
+        self._autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed)
+
+    def __enter__(self) -> Speculator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._taps.remove()
+
+    @torch.no_grad()
+    def decode(
+        self,
+        prompt_ids: Sequence[int],
+        *,
+        max_new_tokens: int,
+        stop_ids: Sequence[int],
+        sampling: Sampling = GREEDY,
+        seed: int = 0,
+        give_up: Callable[[], bool] = lambda: False,
+    ) -> Decoded:
+        """Answer one prompt. `give_up` is asked before every round, and ends the text there."""
+        began = time.perf_counter()
+        text = _Text(self._model, self._taps, self._width)
+        choose = Chooser(sampling, seed, self._model.device)
+        said = [choose.one(text.read(prompt_ids, last_only=True)[-1])]
+        prefilled = time.perf_counter()
+        rounds: list[Round] = []
+        context: list[KeysValues] | None = None
+        new = len(prompt_ids)
+        while said[-1] not in stop_ids and len(said) < max_new_tokens and not give_up():
+            context = self._read_on(context, text.feature_TF[:new], text.length - new)
+            room = max_new_tokens - len(said)
+            draft_KV = self._draft(context, said[-1], text.length)[:room]
+            draft = choose.each(draft_KV)
+            kept = choose.judge(draft, draft_KV, text.read([said[-1], *draft]))
+            text.forget(len(draft) + 1 - len(kept))
+            new, kept = len(kept), _up_to_stop(kept[:room], stop_ids)
+            accepted = min(new - 1, len(kept))
+            drafted = accepted if kept[-1] in stop_ids else len(draft)
+            rounds.append(Round(drafted, accepted, len(kept)))
+            said += kept
+        return Decoded(
+            token_ids=said,
+            rounds=tuple(rounds),
+            prefill_seconds=prefilled - began,
+            decode_seconds=time.perf_counter() - prefilled,
+        )
+
+    def _read_on(self, context: list[KeysValues] | None, feature_TF: torch.Tensor, start: int) -> list[KeysValues]:
+        """The context with the features of the tokens from position `start` on."""
+        position_T = torch.arange(start, start + len(feature_TF), device=feature_TF.device)
+        with self._autocast:
+            read = self._drafter.read(feature_TF.to(self._feature_dtype), position_T)
+        if context is None:
+            return read
+        return [
+            (torch.cat([k, more_k], 1), torch.cat([v, more_v], 1)) for (k, v), (more_k, more_v) in zip(context, read, strict=True)
+        ]
+
+    def _draft(self, context: list[KeysValues], anchor_id: int, position: int) -> torch.Tensor:
+        """Logits [B-1, V] of the tokens behind the anchor at `position`."""
+        size, head_VD = self._drafter.block_size, self._model.get_output_embeddings().weight
+        block_B = torch.full((size,), self._drafter.mask_token_id, device=head_VD.device)
+        block_B[0] = anchor_id
+        draft_BD = F.embedding(block_B, self._model.get_input_embeddings().weight)
+        position_B = torch.arange(position, position + size, device=head_VD.device)
+        with self._autocast:
+            hidden_BD = self._drafter.draft(context, draft_BD.to(self._drafter.fc.weight.dtype), position_B)
+        return hidden_BD[1:].to(head_VD.dtype) @ head_VD.T  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def decode_alone(
+    model: PreTrainedModel,
+    prompt_ids: Sequence[int],
+    *,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
+    sampling: Sampling = GREEDY,
+    seed: int = 0,
+) -> Decoded:
+    """The same answer by the target without a drafter: what speculative decoding is measured against."""
+    began = time.perf_counter()
+    text = _Text(model)
+    choose = Chooser(sampling, seed, model.device)
+    said = [choose.one(text.read(prompt_ids, last_only=True)[-1])]
+    prefilled = time.perf_counter()
+    while said[-1] not in stop_ids and len(said) < max_new_tokens:
+        said.append(choose.one(text.read([said[-1]])[-1]))
+    return Decoded(token_ids=said, rounds=(), prefill_seconds=prefilled - began, decode_seconds=time.perf_counter() - prefilled)
+
+
+class _Text:
+    """A text as the target has read it so far: it can read on, and forget the newest tokens."""
+
+    def __init__(self, model: PreTrainedModel, taps: Taps | None = None, width: int = 0) -> None:
+        self.length = 0
+        self.feature_TF = torch.empty(0)
+        self._model: Any = model
+        self._taps = taps
+        self._width = width
+        self._cache = DynamicCache(config=model.config)
+        self._cache.activate_past_recording()  # or layers with a sliding window could not forget
+
+    def read(self, token_ids: Sequence[int], *, last_only: bool = False) -> torch.Tensor:
+        """Logits [T, V] behind each of the tokens, or the last one's; their features, if any are tapped, are in `feature_TF`."""
+        device, count = self._model.device, len(token_ids)
+        if self.length:
+            self._cache.crop(0)  # layers with a sliding window let go of what has left it
+        self.feature_TF = torch.empty(count, self._width, dtype=self._model.dtype, device=device)
+        with self._taps.into(self.feature_TF) if self._taps else nullcontext():
+            output = self._model(
+                input_ids=torch.tensor([list(token_ids)], device=device),
+                position_ids=torch.arange(self.length, self.length + count, device=device)[None],
+                past_key_values=self._cache,
+                use_cache=True,
+                logits_to_keep=int(last_only),
+            )
+        self.length += count
+        return output.logits[0]  # type: ignore[no-any-return]
+
+    def forget(self, tokens: int) -> None:
+        self._cache.crop(-tokens)
+        self.length -= tokens
+
+
+def _up_to_stop(token_ids: list[int], stop_ids: Sequence[int]) -> list[int]:
+    for place, token in enumerate(token_ids):
+        if token in stop_ids:
+            return token_ids[: place + 1]
+    return token_ids
