@@ -8,12 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from tests import reference_losses
+from tests.reference_losses import Guesses
 from tests.small import MASK, VOCAB, lay_out, lively_drafter, random_features, random_weights, some_of
-from trainer import loss
-from trainer.anchors import Blocks, draw_anchors, generator_for, lay_blocks, visible
+from trainer.anchors import Blocks, draw_anchors, generator_for, lay_blocks
 from trainer.batches import TokenBatch
+from trainer.config import LossConfig, Objective
 from trainer.drafter import Drafter
-from trainer.loss import LossParts, decay_for, drafter_loss, estimated_acceptance_length, frozen_head_cross_entropy
+from trainer.loss import LossParts, decay_for, dpace_weights, drafter_loss, estimated_acceptance_length
 from trainer.target import FeatureBatch, TargetWeights
 
 BLOCK = 8
@@ -21,76 +23,162 @@ BLOCK = 8
 BATCH = dataclasses.replace(lay_out((30, 1, 25, 14), some_of(70, 0.93)), token_T=lay_out((70,)).token_T % 2)
 WEIGHTS = random_weights()
 WEIGHTS.head_VD[1], WEIGHTS.head_VD[2:] = -WEIGHTS.head_VD[0], 0
+ANY_WORDS = random_weights()
+LAST = 2 * torch.randn(BATCH.tokens, 64, generator=torch.Generator().manual_seed(9))
 BLOCKS = lay_blocks(BATCH, *draw_anchors(BATCH, 40, generator_for(1, 2)), BLOCK)
 BLOCKS_WITH_UNUSED = lay_blocks(BATCH, BLOCKS.anchor_A, torch.arange(40) < 30, BLOCK)
+OBJECTIVES = {
+    "cross-entropy": LossConfig(gamma=4.0),
+    "another decay": LossConfig(gamma=0.7),
+    "D-PACE": LossConfig(objective="dpace"),
+    "another smoothing": LossConfig(objective="dpace", dpace_alpha=0.2),
+    "distillation": LossConfig(objective="distillation", gamma=4.0),
+    "distillation, another decay": LossConfig(objective="distillation", gamma=0.7),
+}
 
 
-def parts_of(drafter: Drafter, blocks: Blocks, gamma: float = 4.0) -> LossParts:
-    return drafter_loss(drafter, WEIGHTS, FeatureBatch(BATCH, random_features(BATCH)), blocks, gamma)
+def parts_of(
+    drafter: Drafter, blocks: Blocks, config: LossConfig = OBJECTIVES["cross-entropy"], weights: TargetWeights = WEIGHTS
+) -> LossParts:
+    return drafter_loss(drafter, weights, FeatureBatch(BATCH, random_features(BATCH), last_TD=LAST), blocks, config)
 
 
-def reference(drafter: Drafter, blocks: Blocks, gamma: float) -> tuple[torch.Tensor, float, dict[str, list[int]]]:
-    """The weighted sum, the weight and the counts, one guess at a time."""
-    token_AB = torch.full((len(blocks.anchor_A), BLOCK), MASK)
-    token_AB[:, 0] = BATCH.token_T[blocks.anchor_A]
-    hidden_QD = drafter(
-        random_features(BATCH),
-        BATCH.position_T,
-        F.embedding(token_AB.flatten(), WEIGHTS.embedding_VD),
-        blocks.position_AB.flatten(),
-        visible(BATCH, blocks),
-    )
-    logit_ABV = (hidden_QD @ WEIGHTS.head_VD.T).view(len(blocks.anchor_A), BLOCK, VOCAB)
-    weighted, weight = torch.zeros(()), 0.0
-    counts = {name: [0] * (BLOCK - 1) for name in ("hit", "asked", "kept", "at_risk")}
-    for row, anchor in enumerate(blocks.anchor_A.tolist()):
-        all_right = True
-        for k in range(1, BLOCK):
-            if not asked(blocks, row, anchor, k):
-                break
-            token = BATCH.token_T[anchor + k]
-            w = math.exp(-(k - 1) / gamma)
-            weighted = weighted - w * logit_ABV[row, k].log_softmax(0)[token]
-            weight += w
-            right = bool(logit_ABV[row, k].argmax() == token)
-            counts["asked"][k - 1] += 1
-            counts["hit"][k - 1] += right
-            counts["at_risk"][k - 1] += all_right
-            all_right = all_right and right
-            counts["kept"][k - 1] += all_right
-    return weighted, weight, counts
+def reference(drafter: Drafter, blocks: Blocks, config: LossConfig, weights: TargetWeights) -> tuple[torch.Tensor, float, Guesses]:
+    """The weighted sum, the weight and the guesses, one at a time."""
+    guesses = Guesses(drafter, weights, BATCH, random_features(BATCH), blocks, BLOCK)
+    if config.objective == "dpace":
+        return *reference_losses.dpace(guesses, config.dpace_alpha), guesses
+    gamma = config.gamma or 4.0
+    if config.objective == "distillation":
+        return *reference_losses.distillation(guesses, gamma, LAST @ weights.head_VD.T), guesses
+    return *reference_losses.cross_entropy(guesses, gamma), guesses
 
 
-def asked(blocks: Blocks, row: int, anchor: int, k: int) -> bool:
-    """Whether token anchor + k belongs to the anchor's turn; once it does not, neither do the rest."""
-    place = anchor + k
-    inside = place < BATCH.tokens and BATCH.document_T[place] == BATCH.document_T[anchor]
-    return bool(blocks.used_A[row]) and inside and bool(BATCH.supervised_T[place])
+def assert_gradients_equal(drafter: Drafter, plain: Drafter) -> None:
+    largest = max(weight.grad.abs().max() for weight in plain.parameters())
+    for (name, one), other in zip(drafter.named_parameters(), plain.named_parameters(), strict=True):
+        assert other[1].grad.abs().max() > 0, name
+        torch.testing.assert_close(
+            one.grad, other[1].grad, rtol=1e-4, atol=1e-5 * float(largest), msg=lambda text, name=name: f"{name}: {text}"
+        )
 
 
-@pytest.mark.parametrize("gamma", [4.0, 0.7])
+@pytest.mark.parametrize("weights", [WEIGHTS, ANY_WORDS], ids=["two words", "any words"])
+@pytest.mark.parametrize("config", OBJECTIVES.values(), ids=OBJECTIVES)
 @pytest.mark.parametrize("blocks", [BLOCKS, BLOCKS_WITH_UNUSED], ids=["all used", "some unused"])
-def test_loss_and_gradients_equal_the_plain_reference(blocks: Blocks, gamma: float) -> None:
+def test_loss_and_gradients_equal_the_plain_reference(blocks: Blocks, config: LossConfig, weights: TargetWeights) -> None:
     drafter, plain = lively_drafter(), lively_drafter()
-    parts = parts_of(drafter, blocks, gamma)
-    weighted, weight, counts = reference(plain, blocks, gamma)
+    parts = parts_of(drafter, blocks, config, weights)
+    weighted, weight, guesses = reference(plain, blocks, config, weights)
     assert parts.weighted.item() == pytest.approx(weighted.item(), rel=1e-5)
     assert parts.weight.item() == pytest.approx(weight, rel=1e-6)
+    counts = guesses.counts()
     assert {name: getattr(parts, name).tolist() for name in counts} == counts
     assert 0 < counts["asked"][-1] < counts["asked"][0], "some blocks are cut off, some are not"
-    assert 0 < counts["kept"][1] < counts["hit"][1] < counts["asked"][1]
+    if weights is WEIGHTS:
+        assert 0 < counts["kept"][1] < counts["hit"][1] < counts["asked"][1]
     parts.weighted.backward()
     weighted.backward()
-    for (name, one), other in zip(drafter.named_parameters(), plain.parameters(), strict=True):
-        torch.testing.assert_close(one.grad, other.grad, rtol=1e-4, atol=1e-4, msg=lambda text, name=name: f"{name}: {text}")
+    assert_gradients_equal(drafter, plain)
 
 
-def test_unused_blocks_change_nothing() -> None:
+def alone(document: int) -> tuple[FeatureBatch, Blocks]:
+    """One document of the batch by itself, with its own blocks."""
+    rows = BATCH.document_T == document
+    start = int(rows.nonzero()[0])
+    tensors = (BATCH.token_T[rows], BATCH.supervised_T[rows], BATCH.position_T[rows], BATCH.document_T[rows] * 0)
+    batch = TokenBatch(document, *tensors, samples=1, after=BATCH.after)
+    mine_A = BLOCKS.anchor_A[BATCH.document_T[BLOCKS.anchor_A] == document] - start
+    features = FeatureBatch(batch, random_features(BATCH)[rows], last_TD=LAST[rows])
+    return features, lay_blocks(batch, mine_A, torch.ones(len(mine_A), dtype=torch.bool), BLOCK)
+
+
+@pytest.mark.parametrize("config", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_packed_documents_lose_what_they_lose_alone(config: LossConfig) -> None:
+    packed, unpacked = lively_drafter(), lively_drafter()
+    together = parts_of(packed, BLOCKS, config)
+    apart = [drafter_loss(unpacked, WEIGHTS, *alone(document), config) for document in (0, 2, 3)]
+    torch.testing.assert_close(sum(parts.numbers() for parts in apart), together.numbers(), rtol=1e-5, atol=1e-5)
+    together.weighted.backward()
+    for parts in apart:
+        parts.weighted.backward()
+    assert_gradients_equal(packed, unpacked)
+
+
+@pytest.mark.parametrize("config", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_unused_blocks_change_nothing(config: LossConfig) -> None:
     used = BLOCKS_WITH_UNUSED.used_A
     fewer = lay_blocks(BATCH, BLOCKS.anchor_A[used], torch.ones(30, dtype=torch.bool), BLOCK)
     torch.testing.assert_close(
-        parts_of(lively_drafter(), BLOCKS_WITH_UNUSED).numbers(), parts_of(lively_drafter(), fewer).numbers()
+        parts_of(lively_drafter(), BLOCKS_WITH_UNUSED, config).numbers(), parts_of(lively_drafter(), fewer, config).numbers()
     )
+
+
+class Words:
+    """A drafter whose hidden states are given."""
+
+    mask_token_id = MASK
+
+    def __init__(self, hidden_QD: torch.Tensor) -> None:
+        self.hidden_QD = hidden_QD
+
+    def __call__(self, *_: torch.Tensor) -> torch.Tensor:
+        return self.hidden_QD
+
+
+def exact_setting() -> tuple[torch.Tensor, TargetWeights, FeatureBatch, Blocks]:
+    """Hidden states in float64 for three blocks of 4, the last of which the document cuts short, and what goes with them."""
+    batch = lay_out((20,))
+    blocks = lay_blocks(batch, torch.tensor([2, 9, 17]), torch.ones(3, dtype=torch.bool), 4)
+    dice = torch.Generator().manual_seed(1)
+    hidden_QD = torch.randn(12, 6, dtype=torch.double, generator=dice).requires_grad_()
+    head_VD, last_TD = (torch.randn(rows, 6, dtype=torch.double, generator=dice) for rows in (VOCAB, 20))
+    return hidden_QD, TargetWeights(head_VD, head_VD), FeatureBatch(batch, torch.empty(20, 1), last_TD=last_TD), blocks
+
+
+@pytest.mark.parametrize("objective", ["cross_entropy", "distillation"])
+def test_gradients_are_right_to_the_last_digits(objective: str) -> None:
+    hidden_QD, *setting = exact_setting()
+    config = LossConfig(objective=objective, gamma=1.5)
+    assert torch.autograd.gradcheck(lambda hidden: drafter_loss(Words(hidden), *setting, config).weighted, hidden_QD)
+
+
+def test_unsmoothed_dpace_climbs_the_expected_length_of_what_is_kept() -> None:
+    """What its weights are for: with q itself as the chance to be right, the gradient is that of minus sum_m prod_{i <= m} q_i."""
+    hidden_QD, weights, features, blocks = exact_setting()
+    drafter_loss(Words(hidden_QD), weights, features, blocks, LossConfig(objective="dpace", dpace_alpha=1e-12)).weighted.backward()
+    plain_QD = hidden_QD.detach().clone().requires_grad_()
+    chance_ABV = (plain_QD @ weights.head_VD.T).softmax(1).view(3, 4, VOCAB)
+    length = torch.zeros((), dtype=torch.double)
+    for row, (anchor, asked) in enumerate([(2, 3), (9, 3), (17, 2)]):
+        right = torch.stack([chance_ABV[row, k, features.batch.token_T[anchor + k]] for k in range(1, asked + 1)])
+        length = length + right.cumprod(0).sum()
+    (-length).backward()
+    assert hidden_QD.grad is not None
+    assert hidden_QD.grad.abs().max() > 0
+    torch.testing.assert_close(hidden_QD.grad, plain_QD.grad, rtol=1e-6, atol=1e-14)
+
+
+def test_dpace_weights_by_hand() -> None:
+    chance = torch.tensor([[0.5, 0.8, 0.2], [0.5, 0.8, 0.2], [1.0, 1.0, 1.0]])
+    valid = torch.tensor([[True, True, True], [True, True, False], [False, False, False]])
+    # Half of the way to 1: 0.75, 0.9, 0.6, so blocks are kept up to m with 0.75, 0.675, 0.405.
+    wanted = torch.tensor([[0.75 + 0.675 + 0.405, 0.675 + 0.405, 0.405], [0.75 + 0.675, 0.675, 0], [0, 0, 0]])
+    torch.testing.assert_close(dpace_weights(-chance.log(), valid, 0.5), wanted)
+
+
+def test_dpace_looks_further_ahead_as_the_drafter_improves() -> None:
+    valid = torch.ones(1, 15, dtype=torch.bool)
+    hopeless, perfect = (dpace_weights(torch.full((1, 15), loss), valid, 0.5)[0] for loss in (20.0, 0.0))
+    assert perfect.tolist() == [15 - k for k in range(15)]
+    assert hopeless[0] == pytest.approx(1, abs=1e-3)
+    assert hopeless[14] / hopeless[0] < 1e-4 < perfect[14] / perfect[0]
+
+
+def test_distillation_needs_the_targets_last_hidden_states() -> None:
+    features = FeatureBatch(BATCH, random_features(BATCH))
+    with pytest.raises(ValueError, match="last hidden states"):
+        drafter_loss(lively_drafter(), WEIGHTS, features, BLOCKS, LossConfig(objective="distillation"))
 
 
 def test_numbers_are_all_parts_in_one_vector() -> None:
@@ -109,107 +197,50 @@ def test_the_decay_that_goes_with_a_block_size(block_size: int, gamma: float) ->
     assert decay_for(block_size) == pytest.approx(gamma)
 
 
-def test_the_decay_grows_with_the_block() -> None:
-    gammas = [decay_for(size) for size in range(2, 40)]
+def test_the_decay_grows_with_the_block_and_leaves_its_end_something() -> None:
+    sizes = range(2, 129)
+    gammas = [decay_for(size) for size in sizes]
     assert gammas == sorted(set(gammas))
-    assert gammas[0] > 0
+    lasts = [math.exp(-(size - 2) / gamma) for size, gamma in zip(sizes, gammas, strict=True)]
+    assert lasts == sorted(lasts, reverse=True)
+    assert lasts[0] == 1
+    assert lasts[-1] > 0.05
 
 
-def test_gradient_of_the_frozen_head_is_right_to_the_last_digits() -> None:
-    dice = torch.Generator().manual_seed(1)
-    head_VD = torch.randn(20, 6, dtype=torch.double, generator=dice)
-    hidden_RD = torch.randn(5, 6, dtype=torch.double, generator=dice, requires_grad=True)
-    label_R = torch.tensor([3, 0, 19, 3, 7])
-    assert torch.autograd.gradcheck(lambda hidden: frozen_head_cross_entropy(hidden, head_VD, label_R)[0], hidden_RD)
+@pytest.mark.parametrize("block_size", [8, 10, 16])
+def test_unless_told_otherwise_the_decay_goes_with_the_block(block_size: int) -> None:
+    blocks = lay_blocks(lay_out((40,)), torch.tensor([0, 9]), torch.ones(2, dtype=torch.bool), block_size)
+    silent = Words(torch.zeros(2 * block_size, 64))
+    features = FeatureBatch(lay_out((40,)), torch.empty(40, 1))
+    own, told = (
+        drafter_loss(silent, WEIGHTS, features, blocks, LossConfig(gamma=gamma)) for gamma in (None, decay_for(block_size))
+    )
+    assert own.weight == told.weight
+    assert own.weight == pytest.approx(2 * sum(math.exp(-k / decay_for(block_size)) for k in range(block_size - 1)))
 
 
-def test_frozen_head_equals_torch_and_takes_no_gradient() -> None:
-    head_VD, label_R = random_weights().head_VD, torch.arange(50)
-    hidden_RD = torch.randn(50, 64, requires_grad=True)
-    entropy_R, best_R = frozen_head_cross_entropy(hidden_RD, head_VD, label_R)
-    logit_RV = hidden_RD @ head_VD.T
-    torch.testing.assert_close(entropy_R, F.cross_entropy(logit_RV, label_R, reduction="none"))
-    assert torch.equal(best_R, logit_RV.argmax(1))
-    assert entropy_R.dtype == torch.float32
-    assert not best_R.requires_grad
-    entropy_R.sum().backward()
-    assert head_VD.grad is None
-
-
-def test_the_sum_over_a_vocabulary_is_made_in_float32_at_least() -> None:
-    hidden_RD = torch.randn(4, 64).bfloat16().requires_grad_()
-    entropy_R, _ = frozen_head_cross_entropy(hidden_RD, random_weights().head_VD.bfloat16(), torch.arange(4))
-    assert entropy_R.dtype == torch.float32
-    entropy_R.sum().backward()
-    assert hidden_RD.grad is not None
-    assert hidden_RD.grad.dtype == torch.bfloat16
-
-
-def test_rows_are_worked_on_in_chunks_and_it_does_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden_RD = torch.randn(50, 64, requires_grad=True)
-    head_VD, label_R = random_weights().head_VD, torch.arange(50)
-
-    def outcome() -> tuple[torch.Tensor, ...]:
-        hidden_RD.grad = None
-        entropy_R, best_R = frozen_head_cross_entropy(hidden_RD, head_VD, label_R)
-        (entropy_R * torch.linspace(0, 1, 50)).sum().backward()
-        return entropy_R.detach(), best_R, hidden_RD.grad
-
-    whole = outcome()
-    for rows in (1, 7, 49, 50):
-        monkeypatch.setattr(loss, "_CHUNK_ROWS", rows)
-        for one, other in zip(outcome(), whole, strict=True):
-            torch.testing.assert_close(one, other)
-
-
-def test_logits_never_exist_for_more_rows_than_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[int] = []
-
-    class Watch(torch.overrides.TorchFunctionMode):
-        def __torch_function__(self, func, types, args=(), kwargs=None):
-            out = func(*args, **(kwargs or {}))
-            if isinstance(out, torch.Tensor) and VOCAB in out.shape:
-                seen.append(out.numel() // VOCAB)
-            return out
-
-    monkeypatch.setattr(loss, "_CHUNK_ROWS", 70)
-    with Watch():
-        parts_of(lively_drafter(), BLOCKS).weighted.backward()
-    assert BLOCKS.label_AB[:, 1:].numel() == 4 * 70
-    assert max(seen) == 70, "the head itself has 64"
-
-
-def test_half_precision_weights_give_a_float32_loss_near_the_full_one() -> None:
-    half = TargetWeights(WEIGHTS.embedding_VD.bfloat16(), WEIGHTS.head_VD.bfloat16())
-    features = FeatureBatch(BATCH, random_features(BATCH).bfloat16())
+@pytest.mark.parametrize("config", OBJECTIVES.values(), ids=OBJECTIVES)
+def test_half_precision_gives_a_finite_float32_loss_near_the_full_one(config: LossConfig) -> None:
+    half = TargetWeights(ANY_WORDS.embedding_VD.bfloat16(), ANY_WORDS.head_VD.bfloat16())
+    features = FeatureBatch(BATCH, random_features(BATCH).bfloat16(), last_TD=LAST.bfloat16())
     drafter = lively_drafter()
     with torch.autocast("cpu", torch.bfloat16):
-        parts = drafter_loss(drafter, half, features, BLOCKS, 4.0)
+        parts = drafter_loss(drafter, half, features, BLOCKS, config)
     assert parts.weighted.dtype == torch.float32
-    assert parts.weighted.item() == pytest.approx(parts_of(drafter, BLOCKS).weighted.item(), rel=0.02)
+    assert parts.weighted.item() == pytest.approx(parts_of(drafter, BLOCKS, config, ANY_WORDS).weighted.item(), rel=0.02)
     parts.weighted.backward()
     assert all(weight.grad.dtype == torch.float32 and weight.grad.isfinite().all() for weight in drafter.parameters())
 
 
-class Speaker:
-    """A drafter that says at each slot what it is told to: rows of the unit head are its words."""
-
-    mask_token_id = MASK
-
-    def __init__(self, said_AB: torch.Tensor) -> None:
-        self.said_AB = said_AB
-
-    def __call__(self, *_: torch.Tensor) -> torch.Tensor:
-        return 50.0 * F.one_hot(self.said_AB.flatten(), VOCAB).float()
-
-
-def counted(batch: TokenBatch, said: list[list[bool]], *anchors: int) -> LossParts:
-    """The parts for blocks in which slot k = 1 … is right where `said` has True."""
+def counted(batch: TokenBatch, said: list[list[bool]], *anchors: int, objective: Objective = "cross_entropy") -> LossParts:
+    """The parts for blocks in which slot k = 1 … is right where `said` has True; the target itself has no opinion."""
     blocks = lay_blocks(batch, torch.tensor(anchors), torch.ones(len(anchors), dtype=torch.bool), len(said[0]) + 1)
     right_AB = F.pad(torch.tensor(said), (1, 0))
     words = torch.where(right_AB, blocks.label_AB, (blocks.label_AB + 1) % MASK)
     unit = torch.eye(VOCAB)
-    return drafter_loss(Speaker(words), TargetWeights(unit, unit), FeatureBatch(batch, torch.empty(batch.tokens, 1)), blocks, 4.0)
+    speaker = Words(50.0 * F.one_hot(words.flatten(), VOCAB).float())
+    features = FeatureBatch(batch, torch.empty(batch.tokens, 1), last_TD=torch.zeros(batch.tokens, VOCAB))
+    return drafter_loss(speaker, TargetWeights(unit, unit), features, blocks, LossConfig(objective=objective))
 
 
 def length_of(parts: LossParts) -> float:
@@ -231,6 +262,14 @@ def test_a_right_guess_after_a_wrong_one_is_a_hit_but_not_kept() -> None:
     assert parts.kept.tolist() == [2, 1, 0]
     assert parts.at_risk.tolist() == [2, 2, 1]
     assert length_of(parts) == 1 + 1 + 1 / 2 + 0
+
+
+@pytest.mark.parametrize("objective", ["dpace", "distillation"])
+def test_a_guess_is_right_where_it_is_the_datas_token_whatever_is_minimised(objective: Objective) -> None:
+    said = [[True, False, True], [True, True, False]]
+    parts = counted(lay_out((40,)), said, 0, 9, objective=objective)
+    assert parts.numbers()[2:].equal(counted(lay_out((40,)), said, 0, 9).numbers()[2:])
+    assert parts.weighted > 0
 
 
 def test_a_block_cut_off_counts_as_far_as_it_goes() -> None:

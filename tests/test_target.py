@@ -233,3 +233,65 @@ def test_borrowed_weights_are_the_models_own(family_model: PreTrainedModel) -> N
     assert weights.head_VD.data_ptr() == family_model.lm_head.weight.data_ptr()
     assert not weights.embedding_VD.requires_grad
     assert not weights.head_VD.requires_grad
+
+
+def last_of(model: PreTrainedModel, batch: TokenBatch) -> tuple[torch.Tensor, torch.Tensor]:
+    """The last hidden states and the logits of each document alone, as the whole model reports them."""
+    states, logits = [], []
+    with torch.no_grad():
+        for document in batch.document_T.unique():
+            out = model(batch.token_T[batch.document_T == document][None], output_hidden_states=True)
+            states.append(out.hidden_states[-1][0])
+            logits.append(out.logits[0])
+    return torch.cat(states), torch.cat(logits)
+
+
+def with_last(model: PreTrainedModel, *, slots: int = 3, device: torch.device = CPU) -> Target:
+    ring = FeatureRing(slots, 128, WIDTH + SHAPE["hidden_size"], torch.float32, device)
+    return Target(model, LAYERS, ring, keep_last=True)
+
+
+@pytest.mark.parametrize("device", [CPU, torch.device("cpu", 0)], ids=["here", "another device"])
+def test_the_last_hidden_state_is_what_the_targets_head_reads(family_model: PreTrainedModel, device: torch.device) -> None:
+    batch = lay_out(LENGTHS)
+    features = features_of(with_last(family_model, device=device), batch)
+    state_TD, logit_TV = last_of(family_model, batch)
+    assert features.last_TD is not None
+    assert_close(features.last_TD, state_TD)
+    said_TV = features.last_TD @ family_model.lm_head.weight.T
+    if cap := getattr(family_model.config, "final_logit_softcapping", None):
+        assert (said_TV - logit_TV).abs().max() > 0.01, "why distillation refuses such a target"
+        said_TV = cap * torch.tanh(said_TV / cap)
+    assert_close(said_TV, logit_TV)
+
+
+def test_keeping_it_changes_no_feature(family_model: PreTrainedModel) -> None:
+    batch = lay_out(LENGTHS)
+    assert torch.equal(
+        features_of(with_last(family_model), batch).feature_TF, features_of(target_on(family_model), batch).feature_TF
+    )
+
+
+def test_unless_wanted_there_is_none(model: PreTrainedModel) -> None:
+    assert features_of(target_on(model), lay_out(LENGTHS)).last_TD is None
+
+
+def test_features_and_last_hidden_state_share_a_slot(model: PreTrainedModel) -> None:
+    batch = lay_out((7,))
+    target = with_last(model, slots=1)
+    features = features_of(target, batch)
+    assert features.last_TD is not None
+    assert features.last_TD.data_ptr() == features.feature_TF[0, -1:].data_ptr() + 4
+    assert features.nbytes == batch.nbytes + 7 * (WIDTH + SHAPE["hidden_size"]) * 4
+    features.release()
+    features_of(target, batch)
+
+
+def test_threads_keep_their_own_last_hidden_states(model: PreTrainedModel) -> None:
+    target = with_last(model, slots=12)
+    batches = [lay_out((9 + seq, 20), seq=seq) for seq in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        done = list(pool.map(lambda batch: features_of(target, batch), batches))
+    for batch, features in zip(batches, done, strict=True):
+        assert features.last_TD is not None
+        assert_close(features.last_TD, last_of(model, batch)[0])

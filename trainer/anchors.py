@@ -1,8 +1,8 @@
 """Where blocks are drafted from, and what each block may see and must guess.
 
-Rules of DFlash's training (arXiv 2602.06036, section 4): anchors are drawn anew at every visit among supervised tokens and
-sorted; a block is the clean token at its anchor and masks after it; it sees the features strictly before its anchor and all of
-itself.
+Rules of DFlash's training (arXiv 2602.06036, section 4): anchors are drawn anew at every visit among supervised tokens and sorted,
+each document having its fair share (docs/decisions/0012); a block is the clean token at its anchor and masks after it; it sees the
+features strictly before its anchor and all of itself.
 """
 
 from __future__ import annotations
@@ -40,16 +40,32 @@ def generator_for(seed: int, seq: int) -> torch.Generator:
 def draw_anchors(batch: TokenBatch, count: int, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
     """`count` sorted anchors and which of them are used: distinct positions whose token and next token are supervised.
 
+    Documents share them out evenly, and what a short one has no place for goes to the others: no document could have one more
+    without taking it from one that has no more than it (max-min fairness). Within a document every place is as likely as any other.
     The draw happens on the CPU, so that every device gets the same anchors.
     """
     supervised_T, document_T = batch.supervised_T.cpu(), batch.document_T.cpu()
     eligible = supervised_T[:-1] & supervised_T[1:] & (document_T[:-1] == document_T[1:])
     places = eligible.nonzero().squeeze(1)
-    chosen = places[torch.randperm(len(places), generator=generator)[:count]].sort().values
+    turn = _turns(document_T[places], batch.samples, generator)
+    chosen = places[turn.topk(min(count, len(places)), largest=False, sorted=False).indices].sort().values
     used_A = torch.arange(count) < len(chosen)
     anchor_A = torch.zeros(count, dtype=torch.int64)
     anchor_A[: len(chosen)] = chosen
     return anchor_A, used_A
+
+
+def _turns(document: torch.Tensor, documents: int, generator: torch.Generator) -> torch.Tensor:
+    """When each place is drawn, a number of its own, for places that lie document by document (`document` names each one's).
+
+    Documents draw in rounds, in an order that is drawn too: each draws one of its places a round, as long as it has any.
+    """
+    size = torch.bincount(document, minlength=documents)
+    # The fractions shuffle the places within each document, and no further.
+    shuffled = (document + torch.rand(len(document), dtype=torch.float64, generator=generator)).argsort()
+    round_ = torch.empty_like(document)
+    round_[shuffled] = torch.arange(len(document)) - (size.cumsum(0) - size)[document]
+    return round_ * documents + torch.randperm(documents, generator=generator)[document]
 
 
 def lay_blocks(batch: TokenBatch, anchor_A: torch.Tensor, used_A: torch.Tensor, block_size: int) -> Blocks:

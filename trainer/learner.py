@@ -15,18 +15,19 @@ import torch
 from trainer.anchors import draw_anchors, generator_for, lay_blocks
 from trainer.checkpoint import START, Checkpoint, Place
 from trainer.config import TrainConfig
+from trainer.devices import name_of
 from trainer.drafter import Drafter
-from trainer.loss import decay_for, drafter_loss, estimated_acceptance_length
+from trainer.loss import drafter_loss, estimated_acceptance_length
 from trainer.moments import StepFacts
 from trainer.optimizer import Optimizer
 from trainer.target import FeatureBatch, TargetWeights
 
 SKIPS_IN_A_ROW = 10
-NON_FINITE = ("non_finite_loss", "non_finite_gradient")
+NON_FINITE = ("non_finite_features", "non_finite_loss", "non_finite_gradient")
 
 
 class DivergedError(RuntimeError):
-    """Training has gone wrong for good: the loss or the gradient was not finite for several steps in a row."""
+    """Training has gone wrong for good: features, loss or gradient were not finite for several steps in a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +49,9 @@ class Learner:
         self._conversations = conversations
         self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast)
         self._optimizer = Optimizer(drafter, config.optimizer)
-        self._gamma = config.loss.gamma or decay_for(config.drafter.block_size)
         self._numbers: list[torch.Tensor] = []
         self._pending = self.place
-        self._skips = 0
+        self._skips: list[str] = []
         self._last_step = time.monotonic()
 
     @property
@@ -80,9 +80,9 @@ class Learner:
         anchors = draw_anchors(batch, self._config.drafter.anchors, generator_for(self._config.seed, batch.seq))
         blocks = lay_blocks(batch, *anchors, self._config.drafter.block_size)
         with self._autocast:
-            parts = drafter_loss(self.drafter, self._target, features, blocks, self._gamma)
+            parts = drafter_loss(self.drafter, self._target, features, blocks, self._config.loss)
         parts.weighted.backward()  # type: ignore[no-untyped-call]
-        self._numbers.append(parts.numbers())
+        self._numbers.append(torch.cat([parts.numbers(), _is_broken(features).double()]))
         self._pending = replace(
             self._pending,
             next_seq=batch.seq + 1,
@@ -108,29 +108,39 @@ class Learner:
         return None
 
     def raise_if_diverged(self) -> None:
-        """Raises `DivergedError` after too many steps in a row whose loss or gradient was not finite."""
-        if self._skips >= SKIPS_IN_A_ROW:
-            raise DivergedError(
-                f"{SKIPS_IN_A_ROW} steps in a row had a loss or a gradient that is not finite: begin anew with a smaller "
-                f"--optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
+        """Raises `DivergedError` after too many steps in a row with something in them that is not finite."""
+        if len(self._skips) < SKIPS_IN_A_ROW:
+            return
+        if "non_finite_features" in self._skips:
+            precision = name_of(self._target.head_VD.dtype)
+            way = (
+                "give --precision float32" if precision != "float32" else "its weights may be damaged, or try --precision bfloat16"
             )
+            raise DivergedError(
+                f"{SKIPS_IN_A_ROW} steps in a row could not be taken, since target {self._config.target!r} in {precision} makes "
+                f"features that are not finite: {way}"
+            )
+        raise DivergedError(
+            f"{SKIPS_IN_A_ROW} steps in a row had a loss or a gradient that is not finite: begin anew with a smaller "
+            f"--optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
+        )
 
     def _step(self) -> Outcome:
         device = self._target.head_VD.device
         total = torch.stack([numbers.to(device) for numbers in self._numbers]).sum(0)
         norm = self._optimizer.average(total[1])
-        loss_sum, weight, *counts, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
+        loss_sum, weight, *counts, broken, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
         self._numbers = []
         before = self.progress
         self.place = self._pending = replace(self._pending, step=self.place.step + 1)
-        skipped = _why_skip(loss_sum, weight, grad_norm)
+        skipped = _why_skip(broken, weight, loss_sum, grad_norm)
         if skipped:
             self._optimizer.forget()
             rate = 0.0
         else:
             # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
             rate = self._optimizer.step((before + self.progress) / 2, norm)
-        self._skips = self._skips + 1 if skipped in NON_FINITE else 0
+        self._skips = [*self._skips, skipped] if skipped in NON_FINITE else []
         return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
 
     def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepFacts:
@@ -163,7 +173,20 @@ class Learner:
         return min(1.0, max(by_data, by_steps))
 
 
-def _why_skip(loss_sum: float, weight: float, grad_norm: float) -> str:
+def _is_broken(features: FeatureBatch) -> torch.Tensor:
+    """Whether a NaN or an infinity is among the features, bool [1], on their device: nobody waits for it here.
+
+    The extremes show both, and reading them needs no mask of the features' size.
+    """
+    whole = [tensor for tensor in (features.feature_TF, features.last_TD) if tensor is not None]
+    extremes = torch.stack([extreme for tensor in whole for extreme in tensor.aminmax()])
+    return ~extremes.isfinite().all(0, keepdim=True)
+
+
+def _why_skip(broken: float, weight: float, loss_sum: float, grad_norm: float) -> str:
+    """What is wrong with a step, the cause before what follows from it; "" if nothing is."""
+    if broken:
+        return "non_finite_features"
     if weight == 0:
         return "no_draft_tokens"
     if not math.isfinite(loss_sum):

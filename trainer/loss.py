@@ -1,22 +1,23 @@
 """Station 5. Features and anchors in, the loss out, with what it says about drafting.
 
-Decay-weighted cross-entropy: sum_k w_k m_k CE_k / sum_k w_k m_k with w_k = exp(-(k - 1) / gamma), k = 1 … B-1 (arXiv 2602.06036).
+A batch's loss is sum_k w_k loss_k over its guesses k = 1 … B-1, to be divided by a weight. Three objectives (docs/decisions/0011):
+cross-entropy with the data's tokens and a decay w_k = exp(-(k - 1) / gamma), divided by sum_k w_k (arXiv 2602.06036); the same
+with weights that follow the drafter, divided by the number of blocks (D-PACE, arXiv 2605.18810); and soft cross-entropy with the
+target's own distribution, decayed and divided like the first.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.nn import functional as F
 
 from trainer.anchors import Blocks, visible
+from trainer.config import LossConfig
 from trainer.drafter import Drafter
+from trainer.frozen_head import cross_entropy, soft_cross_entropy
 from trainer.target import FeatureBatch, TargetWeights
-
-# Rows whose logits exist at one time: 1,024 of a vocabulary of 152,000 take 0.6 GB in float32.
-_CHUNK_ROWS = 1024
 
 
 def decay_for(block_size: int) -> float:
@@ -28,8 +29,8 @@ def decay_for(block_size: int) -> float:
 class LossParts:
     """Sums over one batch, so that batches can be added up before anything is divided.
 
-    `weighted` carries the gradient. By position k = 1 … B-1: `hit` right guesses and `asked` guesses; `kept` blocks right up to
-    and with k, `at_risk` blocks right up to k-1 that were asked for k.
+    `weighted` carries the gradient and is to be divided by `weight`. By position k = 1 … B-1: `hit` right guesses and `asked`
+    guesses; `kept` blocks right up to and with k, `at_risk` blocks right up to k-1 that were asked for k.
     """
 
     weighted: torch.Tensor
@@ -47,8 +48,47 @@ class LossParts:
         return self.weighted, self.weight, self.hit, self.asked, self.kept, self.at_risk
 
 
-def drafter_loss(drafter: Drafter, target: TargetWeights, features: FeatureBatch, blocks: Blocks, gamma: float) -> LossParts:
-    """The loss of one batch at the given blocks, all on the drafter's device."""
+def drafter_loss(drafter: Drafter, target: TargetWeights, features: FeatureBatch, blocks: Blocks, config: LossConfig) -> LossParts:
+    """The loss of one batch at the given blocks, all on the drafter's device.
+
+    Whatever the objective, a guess is right where it equals the data's token: accuracies of all three compare with each other.
+    """
+    guess_ABD = _draft(drafter, target, features, blocks)[:, 1:]
+    label_AB, valid_AB = blocks.label_AB[:, 1:], blocks.valid_AB[:, 1:]
+    if config.objective == "distillation":
+        if features.last_TD is None:
+            raise ValueError("distillation needs the target's last hidden states, and these features came without")
+        # What the target says of the token at anchor + k stands one place before it.
+        place_AB = blocks.index_AB[:, :-1]
+        entropy, best = soft_cross_entropy(guess_ABD.flatten(0, 1), target.head_VD, features.last_TD, place_AB.flatten())
+    else:
+        entropy, best = cross_entropy(guess_ABD.flatten(0, 1), target.head_VD, label_AB.flatten())
+    entropy_AB = entropy.view_as(label_AB)
+    if config.objective == "dpace":
+        weight_AB = dpace_weights(entropy_AB.detach(), valid_AB, config.dpace_alpha)
+        weight = valid_AB.any(1).sum()
+    else:
+        gamma = config.gamma or decay_for(blocks.label_AB.shape[1])
+        weight_AB = torch.exp(-torch.arange(label_AB.shape[1], device=label_AB.device) / gamma) * valid_AB
+        weight = weight_AB.sum()
+    right_AB = (best.view_as(label_AB) == label_AB) & valid_AB
+    return _parts((entropy_AB * weight_AB).sum(), weight, right_AB, valid_AB)
+
+
+def dpace_weights(entropy_AB: torch.Tensor, valid_AB: torch.Tensor, alpha: float) -> torch.Tensor:
+    """D-PACE's weight of each guess, [A, B-1], 0 where nothing is asked: w_j = sum_{m >= j} prod_{i <= m} s_i.
+
+    s = (1 - alpha) q + alpha with q = exp(-cross-entropy), the chance that the drafter gives the right token: the product is about
+    the chance that the block is kept up to m, and w_j how much of the kept length hangs on guess j (arXiv 2605.18810, equations 7
+    and 8). Sums end with the block. To be called with what carries no gradient: the weights are constants.
+    """
+    smooth_AB = torch.where(valid_AB, (1 - alpha) * torch.exp(-entropy_AB) + alpha, 1)
+    kept_AB = smooth_AB.cumprod(1) * valid_AB
+    return kept_AB.flip(1).cumsum(1).flip(1) * valid_AB
+
+
+def _draft(drafter: Drafter, target: TargetWeights, features: FeatureBatch, blocks: Blocks) -> torch.Tensor:
+    """The drafter's hidden states for each block, [A, B, D]: it is given the token at the anchor and masks after it."""
     batch = features.batch
     block_AB = torch.full_like(blocks.label_AB, drafter.mask_token_id)
     block_AB[:, 0] = blocks.label_AB[:, 0]
@@ -61,17 +101,15 @@ def drafter_loss(drafter: Drafter, target: TargetWeights, features: FeatureBatch
         blocks.position_AB.flatten(),
         visible(batch, blocks),
     )
-    guess_ABD = hidden_QD.view(*blocks.label_AB.shape, -1)[:, 1:]
-    label_AB, valid_AB = blocks.label_AB[:, 1:], blocks.valid_AB[:, 1:]
-    entropy, best = frozen_head_cross_entropy(guess_ABD.flatten(0, 1), target.head_VD, label_AB.flatten())
-    decay_B = torch.exp(-torch.arange(label_AB.shape[1], device=label_AB.device) / gamma)
-    weight_AB = decay_B * valid_AB
-    right_AB = (best.view_as(label_AB) == label_AB) & valid_AB
+    return hidden_QD.view(*blocks.label_AB.shape, -1)  # type: ignore[no-any-return]
+
+
+def _parts(weighted: torch.Tensor, weight: torch.Tensor, right_AB: torch.Tensor, valid_AB: torch.Tensor) -> LossParts:
     kept_AB = right_AB.cumprod(1).bool()
     alive_AB = torch.cat([torch.ones_like(kept_AB[:, :1]), kept_AB[:, :-1]], dim=1)
     return LossParts(
-        weighted=(entropy.view_as(weight_AB) * weight_AB).sum(),
-        weight=weight_AB.sum(),
+        weighted=weighted,
+        weight=weight,
         hit=right_AB.sum(0),
         asked=valid_AB.sum(0),
         kept=kept_AB.sum(0),
@@ -90,46 +128,3 @@ def estimated_acceptance_length(kept: list[float], at_risk: list[float]) -> floa
         survival *= here / before if before else 0.0
         length += survival
     return length
-
-
-def frozen_head_cross_entropy(
-    hidden_RD: torch.Tensor, head_VD: torch.Tensor, label_R: torch.Tensor
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cross-entropy per row in float32 [R] and the likeliest token per row [R], for logits hidden_RD @ head_VD.T.
-
-    The logits exist for a chunk of rows at a time. As the head is frozen, the gradient of a row is its unit gradient times whatever
-    weight comes back, so that forward makes it once and backward only scales it: two products instead of three.
-    """
-    entropy_R, best_R = _FrozenHeadCrossEntropy.apply(hidden_RD, head_VD, label_R)  # type: ignore[no-untyped-call]
-    return entropy_R, best_R
-
-
-class _FrozenHeadCrossEntropy(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any, hidden_RD: torch.Tensor, head_VD: torch.Tensor, label_R: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        wide = torch.promote_types(hidden_RD.dtype, torch.float32)
-        entropy_R = hidden_RD.new_empty(len(hidden_RD), dtype=wide)
-        best_R = torch.empty_like(label_R)
-        slope_RD = torch.empty_like(hidden_RD) if ctx.needs_input_grad[0] else None
-        for start in range(0, len(hidden_RD), _CHUNK_ROWS):
-            rows = slice(start, start + _CHUNK_ROWS)
-            logit_CV = (hidden_RD[rows].to(head_VD.dtype) @ head_VD.T).to(wide)
-            best_R[rows] = logit_CV.argmax(1)
-            total_C1 = logit_CV.logsumexp(1, keepdim=True)
-            wanted_C1 = logit_CV.gather(1, label_R[rows, None])
-            entropy_R[rows] = (total_C1 - wanted_C1).squeeze(1)
-            if slope_RD is not None:
-                share_CV = logit_CV.sub_(total_C1).exp_()
-                share_CV.scatter_add_(1, label_R[rows, None], -torch.ones_like(wanted_C1))
-                slope_RD[rows] = (share_CV.to(head_VD.dtype) @ head_VD).to(slope_RD.dtype)
-        if slope_RD is not None:
-            ctx.save_for_backward(slope_RD)
-        ctx.mark_non_differentiable(best_R)
-        return entropy_R, best_R
-
-    @staticmethod
-    def backward(ctx: Any, weight_R: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, None, None]:
-        (slope_RD,) = ctx.saved_tensors
-        return slope_RD * weight_R[:, None].to(slope_RD.dtype), None, None

@@ -1,7 +1,8 @@
 """Station 3. Batches in, features out: the frozen target reads each batch once, and the tapped layers' outputs are kept.
 
-The target runs without its head and stops after the deepest tapped layer. Hooks write each tapped layer's output straight into its
-columns of one contiguous tensor, which lies in a ring of slots made at the start: memory is bounded, none is allocated per batch.
+The target runs without its head and stops after the deepest tapped layer, unless its last hidden state is wanted too. Hooks write
+each tapped layer's output straight into its columns of one tensor, which lies in a ring of slots made at the start: memory is
+bounded, none is allocated per batch.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ class TargetWeights:
 class FeatureBatch:
     """A batch and its features `feature_TF` (columns: layer by layer), on the drafter's device.
 
-    `release()` gives the slot back; the features must not be read after it.
+    `last_TD` is what the target's head reads, the hidden state after its last norm, where it was asked for. `release()` gives the
+    slot back; the features must not be read after it.
     """
 
     batch: TokenBatch
     feature_TF: torch.Tensor
     release: Callable[[], None] = field(default=lambda: None)
+    last_TD: torch.Tensor | None = None
 
     @property
     def seq(self) -> int:
@@ -46,7 +49,7 @@ class FeatureBatch:
 
     @property
     def nbytes(self) -> int:
-        return self.batch.nbytes + self.feature_TF.nbytes
+        return self.batch.nbytes + self.feature_TF.nbytes + (0 if self.last_TD is None else self.last_TD.nbytes)
 
 
 class FeatureRing:
@@ -107,13 +110,19 @@ class Taps:
 
 
 class Target:
-    """One copy of the frozen target on one device. `extract` may run on several threads at once."""
+    """One copy of the frozen target on one device. `extract` may run on several threads at once.
 
-    def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...], ring: FeatureRing) -> None:
+    With `keep_last` its last hidden state is kept beside the features, and the ring's slots need room for it: K x D + D columns.
+    """
+
+    def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...], ring: FeatureRing, *, keep_last: bool = False) -> None:
         self.device = next(model.parameters()).device
         self._ring = ring
-        self._body = _first_layers(model, max(layer_ids) + 1)
-        self._taps = Taps(self._body.layers, layer_ids, model.config.get_text_config().hidden_size)
+        self._keep_last = keep_last
+        self._body = model.get_decoder() if keep_last else _first_layers(model, max(layer_ids) + 1)
+        width = model.config.get_text_config().hidden_size
+        self._columns = len(layer_ids) * width
+        self._taps = Taps(self._body.layers, layer_ids, width)
 
     def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
         """The stage. Where devices are GPUs, its thread works on streams of its own, the target's device being the current one."""
@@ -128,20 +137,23 @@ class Target:
             yield features
 
     def _features(self, batch: TokenBatch) -> FeatureBatch:
-        feature_TF, release = self._ring.take(batch.tokens)
+        slot, release = self._ring.take(batch.tokens)
         here = batch.to(self.device)
         if self._ring.device == self.device:
-            self._run(here, feature_TF)
+            self._run(here, slot)
         else:
-            local_TF = torch.empty_like(feature_TF, device=self.device)
-            self._run(here, local_TF)
-            feature_TF.copy_(local_TF, non_blocking=True)
-        return FeatureBatch(batch.to(self._ring.device), feature_TF, release)
+            local = torch.empty_like(slot, device=self.device)
+            self._run(here, local)
+            slot.copy_(local, non_blocking=True)
+        last_TD = slot[:, self._columns :] if self._keep_last else None
+        return FeatureBatch(batch.to(self._ring.device), slot[:, : self._columns], release, last_TD)
 
-    def _run(self, batch: TokenBatch, feature_TF: torch.Tensor) -> None:
-        with self._taps.into(feature_TF):
+    def _run(self, batch: TokenBatch, slot: torch.Tensor) -> None:
+        with self._taps.into(slot):
             # Without a mask, transformers takes positions that start again for the borders of packed documents.
-            self._body(input_ids=batch.token_T[None], position_ids=batch.position_T[None], use_cache=False)
+            out = self._body(input_ids=batch.token_T[None], position_ids=batch.position_T[None], use_cache=False)
+        if self._keep_last:
+            slot[:, self._columns :].copy_(out.last_hidden_state[0])
 
 
 def borrow_weights(model: PreTrainedModel, device: torch.device) -> TargetWeights:
