@@ -56,9 +56,11 @@ CHARTS = (
         source="steps",
         draw="acceptance",
         title="Acceptance length",
-        axis="tokens per round (estimated)",
+        axis="tokens per round",
         banded=metrics.ESTIMATED_ACCEPTANCE.column,
-        note="estimated, not measured by decoding",
+        question=metrics.MEASURED_ACCEPTANCE.question,
+        help=f"{metrics.ESTIMATED_ACCEPTANCE.help} {metrics.MEASURED_ACCEPTANCE.help} {metrics.MEASURED_POSITION.help}",
+        note="estimated from accuracy, measured by decoding",
     ),
     _chart(
         metrics.POSITION_ACCURACY,

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard import charts
+from dashboard.evaluations import points_of
 from dashboard.run import Run
 from dashboard.series import Request, choose_width, series
 
@@ -52,6 +53,7 @@ def tick(run: Run, cursor: Cursor, widths: dict[str, int]) -> Tick:
             message[source], reached[source] = _new_buckets(run, source, cursor, widths[source])
         waiting = run.events_from(cursor.events)
         message["events"] = waiting[:EVENTS_PER_TICK]
+        message["evaluations"] = points_of(message["events"])
         after = Cursor(reached["steps"], reached["samples"], run.events_seen - len(waiting[EVENTS_PER_TICK:]))
         more = not run.first_look and after != Cursor(len(run.steps), len(run.samples), run.events_seen)
     return Tick(message, after, more and after != cursor)

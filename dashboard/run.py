@@ -13,6 +13,7 @@ import numpy as np
 import orjson
 
 from dashboard import parse, series
+from dashboard.evaluations import Evaluations
 from dashboard.parse import Row
 from dashboard.table import Table
 from dashboard.tail import Tail, last_lines, scattered_lines, size_of
@@ -36,6 +37,7 @@ class Run:
         self.samples = Table(parse.SAMPLE_AXES)
         self.events: list[Row] = []  # the newest EVENTS_KEPT of them
         self.events_seen = 0
+        self.evaluations = Evaluations()
         self.newest: dict[str, Row] = {}  # the newest row of each file
         self.turn: Row = {}  # the newest event that began or ended an attempt
         self.unreadable = 0
@@ -129,6 +131,7 @@ class Run:
     def _take_events(self, rows: list[Row]) -> None:
         self.events = (self.events + rows)[-EVENTS_KEPT:]
         self.events_seen += len(rows)
+        self.evaluations.take(rows)
         self.turn = last_turn(rows) or self.turn
 
     def table(self, source: str) -> Table:
@@ -168,6 +171,8 @@ class Run:
             "newest_step": step or None,
             "not_finite": flags,
             "newest_sample": sample or None,
+            "newest_evaluation": self.evaluations.newest or None,
+            "evaluate": self.evaluations.asked(self.facts),
             "last_line_age_seconds": self._age(*FILES),
             "last_sample_age_seconds": self._age("samples") if sample else None,
             "clock_ahead_seconds": None if self._arrived else clock_ahead(self.newest.values()),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dashboard import parse
+from dashboard.evaluations import Evaluations
 from dashboard.run import ENDED, FILES, Run, clock_ahead, last_turn, newest_time, read_facts, standing
 from dashboard.tail import last_lines, size_of
 
@@ -121,7 +122,8 @@ def glance(folder: Path) -> dict[str, Any]:
     """A run as its last lines tell it, however long it is."""
     last = {name: parse.rows_of(last_lines(folder / f"{name}.jsonl"))[0] for name in FILES}
     newest = {name: rows[-1] for name, rows in last.items() if rows}
-    facts = read_facts(folder)
+    facts, evaluations = read_facts(folder), Evaluations()
+    evaluations.take(last["events"])
     sample, state = standing(newest.get("samples", {}), last_turn(last["events"]))
     step, flags = parse.honest(newest.get("steps", {}))
     return {
@@ -134,6 +136,7 @@ def glance(folder: Path) -> dict[str, Any]:
         "progress_ratio": sample.get("progress_ratio"),
         "loss": step.get("loss"),
         "loss_not_finite": flags.get("loss"),
+        "measured_length": evaluations.newest.get("measured_length"),
         "last_line_time": newest_time(newest.values()) or changed_at(folder),
         "clock_ahead_seconds": clock_ahead(newest.values()),
     }

@@ -17,6 +17,7 @@ def summary(run: Run) -> dict[str, Any]:
             "facts": run.facts,
             "head": run.head(),
             "events": run.events,
+            "evaluations": run.evaluations.points(),
             "events_seen": run.events_seen,
             "events_kept": EVENTS_KEPT,
         }

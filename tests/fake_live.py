@@ -51,6 +51,8 @@ def sample_status(**changed: Any) -> dict[str, Any]:
             "position_accuracy": [0.61, 0.4, 0.28, None],
             "measured_length": None,
             "measured_at_step": None,
+            "measured_by_position": [],
+            "held_out_estimated_length": None,
         },
         "stages": [
             _stage("dataset", 0.01, 0.0, 0.99),

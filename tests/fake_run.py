@@ -25,6 +25,7 @@ MADE_OF = {
         "target": {"model": "demo", "devices": ["cpu"], "layer_ids": [1, 8, 15, 22, 28]},
         "drafter": {"layers": 2, "block_size": POSITIONS + 1, "anchors": 64},
         "batches": {"token_budget": 1024, "max_length": 512},
+        "evaluate": {"every": 500, "prompts": None, "limit": 16, "max_new_tokens": 256},
         "optimizer": {"learning_rate": 6e-4, "warmup_ratio": 0.04, "clip_norm": 1.0},
     },
     "target": {
@@ -38,7 +39,7 @@ MADE_OF = {
         "precision": "float32",
     },
     "drafter": {"parameters": 11_800_000, "layers": 2, "block_size": POSITIONS + 1, "mask_token_id": 16},
-    "data": {"path": "demo", "conversations": 320, "fingerprint": "5b1f0c77"},
+    "data": {"path": "demo", "conversations": 320, "fingerprint": "5b1f0c77", "held_out": 16},
 }
 
 
@@ -73,8 +74,27 @@ class FakeRun:
         left = {"eta_seconds": (self.max_steps - self.step_number) / STEPS_PER_SECOND, "state": state}
         self.append("samples", {**self._stamp(), **done, **left, **self._live(state), **changed})
 
-    def play(self, steps: int, *, seconds: float = 0.25, checkpoint_every: int = 500) -> None:
-        """Steps, a sample for each second of them, and checkpoints."""
+    def evaluate(self, **changed: Any) -> None:
+        """Appends an evaluation of the drafter as it is now; `changed` fields replace the made-up ones."""
+        top = 0.55 * (1 - math.exp(-self.step_number / 800))
+        kept = [max(0.0, top * 0.55**place + self.random.gauss(0, 0.01)) for place in range(POSITIONS)]
+        length = 1 + sum(kept)
+        row: dict[str, Any] = {
+            "measured_length": length,
+            "acceptance_by_position": kept,
+            "held_out_estimated_length": length + self.random.uniform(0.05, 0.15),
+            "training_estimated_length": length + self.random.uniform(0.2, 0.4),
+            "prompts": 16,
+            "rounds": int(2400 / length),
+            "tokens": 2400,
+            "seconds": 21.4,
+            "tokens_per_second": 112.0,
+        }
+        message = f"Measured acceptance length {length:.2f} on 16 held-out prompts after step {self.step_number:,}."
+        self.event("evaluated", message, **{**row, **changed})
+
+    def play(self, steps: int, *, seconds: float = 0.25, checkpoint_every: int = 500, evaluate_every: int = 0) -> None:
+        """Steps, a sample for each second of them, checkpoints, and evaluations."""
         sampled = self.clock
         for _ in range(steps):
             self.steps(1, seconds=seconds)
@@ -84,6 +104,8 @@ class FakeRun:
             if self.step_number % checkpoint_every == 0:
                 path = f"checkpoints/step-{self.step_number:09d}"
                 self.event("checkpoint", f"Checkpoint written to {path}.", path=path, bytes=48_120_332, seconds=0.61)
+            if evaluate_every and self.step_number % evaluate_every == 0:
+                self.evaluate()
 
     def resume(self, step: int) -> None:
         """A new attempt from the checkpoint at `step`; later steps of the old one are overtaken."""
@@ -221,10 +243,11 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--evaluate-every", type=int, default=200, help="steps between evaluations, 0 for none")
     parser.add_argument("--live", action="store_true", help="go on after the steps, in real time")
     args = parser.parse_args()
     run = FakeRun(args.folder, gpus=args.gpus, started=time.time() - args.steps * 0.25)
-    run.play(args.steps)
+    run.play(args.steps, evaluate_every=args.evaluate_every)
     while args.live:
         time.sleep(TICK_SECONDS)
         run.clock = time.time() - TICK_SECONDS

@@ -34,6 +34,13 @@ def test_the_frame_says_everything_within_80_by_24():
     assert max(map(len, lines)) <= 80
 
 
+def test_measured_acceptance_stands_whole_beside_the_estimate():
+    acceptance = {"estimated_length": 12.31, "measured_length": 11.27, "measured_at_step": 123_456}
+    said = "12.31 tokens per round, estimated · 11.27 measured at step 123,456"
+    assert said in shown(sample_status(acceptance=acceptance))
+    assert f"acceptance {said}" in plain_line(sample_status(acceptance=acceptance))
+
+
 def test_the_frame_of_a_run_that_has_just_begun():
     empty = dict.fromkeys(sample_status())
     text = shown(empty | {"state": "starting", "phase": "loading the target"})

@@ -249,6 +249,46 @@ def test_nan_a_spike_and_a_resume_stay_visible(page, address, root):
     assert "1 bucket holds values ≤ 0" in page.locator("#chart-loss .caption").inner_text()
 
 
+def traces(page, name):
+    """x and y of the traces of the acceptance chart that draw one number; those that a resume overtook bear no name."""
+    return page.evaluate(f"""document.querySelector('#chart-acceptance .figure').data.filter((trace) => trace.meta === {name!r})
+        .map(({{ x, y }}) => ({{ x, y }}))""")
+
+
+def test_measured_acceptance_stands_beside_the_estimates_and_grows_by_itself(page, address, root):
+    fake = FakeRun(root / "measured", started=time.time() - 100)
+    fake.play(300, evaluate_every=100)
+    fake.resume(250)
+    fake.play(60)
+    open_run(page, address, "measured")
+    page.wait_for_selector("#chart-acceptance .main-svg")
+    legend = page.locator("#chart-acceptance .legend .item span:nth-child(2)").all_inner_texts()
+    assert [words for words in ("estimated (training)", "measured", "estimated (held out)") if words in legend] == legend[:3]
+    assert [trace["x"] for trace in traces(page, "measured_length")] == [[100, 200]]
+    assert [trace["x"] for trace in traces(page, "held_out_estimated_length")] == [[100, 200]]
+    faint = page.evaluate("document.querySelector('#chart-acceptance .figure').data.filter((t) => t.opacity === 0.45 && t.marker)")
+    assert [trace["x"] for trace in faint] == [[300], [300]]
+    fake.evaluate(measured_length=4.5, acceptance_by_position=[0.75, 0.5, *[None] * 5])
+    until(page, "document.querySelector('.tiles').innerText.includes('measured at step 310')", seconds=6)
+    assert "4.50" in page.locator(".tiles").inner_text()
+    until(page, "document.querySelector('#chart-acceptance .caption').innerText.includes('measured at step 310')")
+    assert traces(page, "measured_length")[0]["x"] == [100, 200, 310]
+    assert traces(page, "measured_length")[0]["y"][-1] == 4.5
+    assert traces(page, "kept")[0]["y"] == [0.75, 0.5, *[None] * 5]
+    page.keyboard.press("x")  # context tokens
+    until(page, "document.querySelector('#chart-acceptance .figure').data.find((t) => t.meta === 'measured_length').x[0] > 90000")
+    assert len(traces(page, "measured_length")[0]["x"]) == 3
+    page.keyboard.press("r")
+    until(page, "document.getElementById('runs-list').innerText.includes('acceptance length 4.50 measured')")
+
+
+def test_a_run_without_an_evaluation_says_when_the_first_comes(demo_page):
+    page = demo_page
+    caption = page.locator("#chart-acceptance .caption").inner_text()
+    assert "No evaluation yet: the first comes after step 500." in caption
+    assert traces(page, "measured_length") == []
+
+
 def test_an_ending_is_told_in_the_trainers_words_and_never_as_markup(page, address, root):
     fake = FakeRun(root / "failed", started=time.time())
     fake.play(8)

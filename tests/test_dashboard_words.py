@@ -20,7 +20,8 @@ def page(browser, tmp_path_factory):
         page = browser.new_page()
         page.goto(f"{address}/healthz")
         page.evaluate("""async () => {
-            for (const name of ["words", "verdict", "drawings"]) globalThis[name] = await import(`/static/any/${name}.js`);
+            const names = ["words", "verdict", "drawings", "evaluations"];
+            for (const name of names) globalThis[name] = await import(`/static/any/${name}.js`);
         }""")
         yield page
         page.close()
@@ -119,3 +120,41 @@ def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
     assert drawing["trace"]["y"] == [4.0, 0.3]
     assert drawing["trace"]["text"] == ["4.0\u00a0GB", "300\u00a0MB"]
     assert "%{text}" in drawing["trace"]["hovertemplate"]
+
+
+@pytest.mark.parametrize(
+    ("head", "sentence", "tile"),
+    [
+        ({"step": 3, "evaluate": {"every": 500}}, "No evaluation yet: the first comes after step 500.", "not measured yet"),
+        (
+            {"step": 1020, "evaluate": {"every": 500, "held_out": None}},
+            "No evaluation yet: the first is under way since step 1,000, or the events say why there is none.",
+            "not measured yet",
+        ),
+        (
+            {"step": 3, "max_steps": 200, "evaluate": {"every": 500}},
+            "No evaluation yet: the first comes at the end of the run.",
+            "not measured yet",
+        ),
+        ({"step": 3, "evaluate": {"every": 0}}, "No evaluation: evaluate.every is 0.", "not measured"),
+        (
+            {"step": 3, "evaluate": {"every": 500, "held_out": 0, "prompts": None}},
+            "No evaluation: the data has no held-out conversation that can be asked, and evaluate.prompts names none.",
+            "not measured",
+        ),
+        (
+            {"step": 3, "evaluate": {"every": 500, "held_out": 0, "prompts": "p.jsonl"}},
+            "No evaluation yet: the first comes after step 500.",
+            "not measured yet",
+        ),
+        ({"step": 3, "evaluate": {}}, "No evaluation: this run's config asks for none.", "not measured"),
+        (
+            {"step": 3, "ended": True, "evaluate": {"every": 500}},
+            "No evaluation: the run ended before the first was done.",
+            "not measured",
+        ),
+    ],
+)
+def test_why_nothing_is_measured(page, head, sentence, tile):
+    said = page.evaluate("(head) => [evaluations.noEvaluation(head), evaluations.measuredWords(head)]", head)
+    assert said == [sentence, tile]

@@ -22,10 +22,10 @@ from tests.sources import ROOT
 from trainer.anchors import draw_anchors, generator_for, lay_blocks
 from trainer.batches import pack
 from trainer.chat import Chat
-from trainer.config import DrafterConfig
+from trainer.config import DrafterConfig, LossConfig
 from trainer.dataset import Tokeniser, Visits
 from trainer.drafter import Drafter, choose_layer_ids, drafter_architecture
-from trainer.loss import decay_for, drafter_loss
+from trainer.loss import drafter_loss
 from trainer.models import find_mask_token_id, load_config, load_target_model, load_tokenizer
 from trainer.target import FeatureBatch, borrow_weights
 
@@ -136,7 +136,7 @@ def test_the_first_loss_is_the_conversations_own(folder: Path, learning: Process
         hidden = [model(document[None], output_hidden_states=True).hidden_states for document in documents]
         features = FeatureBatch(batch, torch.cat([torch.cat([states[layer + 1][0] for layer in ids], dim=-1) for states in hidden]))
         blocks = lay_blocks(batch, *draw_anchors(batch, DRAFTER.anchors, generator_for(3, 0)), DRAFTER.block_size)
-        parts = drafter_loss(drafter, borrow_weights(model, torch.device("cpu")), features, blocks, decay_for(DRAFTER.block_size))
+        parts = drafter_loss(drafter, borrow_weights(model, torch.device("cpu")), features, blocks, LossConfig())
     first = steps_of(folder)[0]
     assert first["loss"] == pytest.approx(float(parts.weighted / parts.weight), rel=1e-5)
     assert first["context_tokens"] == batch.tokens

@@ -18,6 +18,7 @@ KNOWN = Snapshot(
     tick=Tick(verdict=VERDICT),
     verdict=VERDICT,
     checkpoint=None,
+    evaluation=None,
     last_error=None,
     warnings=("Careful.",),
     began_time=1764497000.0,
@@ -33,7 +34,14 @@ def test_the_fields_of_status() -> None:
     fields = {
         "run": {"id", "name", "started_at", "command"},
         "rates": {"context_tokens_per_second", "draft_tokens_per_second", "steps_per_second"},
-        "acceptance": {"estimated_length", "position_accuracy", "measured_length", "measured_at_step"},
+        "acceptance": {
+            "estimated_length",
+            "position_accuracy",
+            "measured_length",
+            "measured_at_step",
+            "measured_by_position",
+            "held_out_estimated_length",
+        },
         "verdict": {"state", "stage", "sentence", "since", "headroom_ratio", "next_stage", "lost_device_hours"},
         "checkpoint": {"step", "path", "age_seconds"},
         "process": {"cpu_cores", "memory_bytes"},

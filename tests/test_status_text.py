@@ -38,9 +38,13 @@ def test_the_run_is_told_in_full():
 
 
 def test_estimated_and_measured_acceptance_keep_their_names():
-    acceptance = sample_status()["acceptance"] | {"measured_length": 2.1, "measured_at_step": 1000}
-    line = line_of(render(sample_status(acceptance=acceptance), NOW), "acceptance")
-    assert line.endswith("2.31 tokens per round, estimated · 2.10 measured at step 1,000")
+    measured = {"measured_length": 2.1, "measured_at_step": 1000, "measured_by_position": [0.6, 0.3, None]}
+    acceptance = sample_status()["acceptance"] | measured | {"held_out_estimated_length": 2.25}
+    text = render(sample_status(acceptance=acceptance), NOW)
+    assert line_of(text, "acceptance").endswith("2.31 tokens per round, estimated · 2.10 measured at step 1,000")
+    assert line_of(text, "  measured").endswith("by position: 0.60 0.30 –")
+    assert line_of(text, "  held out").endswith("2.25 tokens per round, estimated where it was measured")
+    assert "  measured" not in render(sample_status(), NOW)
 
 
 def test_the_flow_strip_has_a_whole_bar_for_each_stage_and_a_fill_for_each_queue():

@@ -15,19 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from trainer import metrics
+from trainer.evaluations import Evaluations
 from trainer.metrics import RUN_STATES
-from trainer.moments import Base, StepFacts, Stepped, Tick, step_line
+from trainer.moments import Base, EvaluationFacts, StepFacts, Stepped, Tick, step_line
+from trainer.notices import Notices
 from trainer.record import RunRecord
 from trainer.recorder import Recorder
 from trainer.snapshot import Checkpointed, Snapshot, readings_of, status_of
 from trainer.verdict import Facts, StageShare, Verdict, judge
 from trainer.wording import one_line, words
 
-log = logging.getLogger(__name__)
-
 # States in which the run itself says how it stands, whatever the stages do.
 _SAID = ("paused", "finished", "failed")
-_WARNINGS = 20
 
 
 class Live:
@@ -58,13 +57,14 @@ class Live:
         self._dropped: dict[str, int] = {}
         self._state = "starting"
         self._before_stall = "starting"
-        self._changing = threading.Lock()  # of the state and the warnings; not taken for a step, save the first
+        self._changing = threading.Lock()  # of the state; not taken for a step, save the first
         self._phase, self._phase_since = "", self._began
         self._arrived = False
         self._checkpoint: Checkpointed | None = None
         self._failed_stage: str | None = None
         self._last_error: str | None = None
-        self._warnings: tuple[str, ...] = ()
+        self._notices = Notices(record)
+        self._evaluations = Evaluations(self._notices, recorder)
         self._newest_tick: Tick | None = None
         self._ticks = 0
         self._ticked = threading.Condition()
@@ -80,10 +80,10 @@ class Live:
         """Say where this attempt goes on from; a new run from nothing."""
         self._base = Base(step, context_tokens, draft_tokens, samples)
         if self.record.attempt == 0:
-            self._tell(logging.INFO, "started", "Started.", step)
+            self._notices.tell(logging.INFO, "started", "Started.", step)
         else:
             anew = {name: self._facts.get(name) for name in ("command", "git_commit", "versions", "config")}
-            self._tell(logging.INFO, "resumed", f"Resumed after step {step:,}.", step, **anew)
+            self._notices.tell(logging.INFO, "resumed", f"Resumed after step {step:,}.", step, **anew)
 
     def stepped(self, facts: StepFacts, skipped: str = "") -> None:
         """Take in an optimizer step; `skipped` says why its update was left out (one of SKIP_REASONS), or is empty.
@@ -94,8 +94,9 @@ class Live:
         at, now = self._clock(), self._wall()
         if self._newest is None:
             self._change_state("starting", "running")
-        if self._first_loss is None and not skipped:
-            self._first_loss = facts.loss
+        if not skipped:
+            self._first_loss = facts.loss if self._first_loss is None else self._first_loss
+            self._evaluations.trained(facts.step, facts.estimated_acceptance_length)
         self._newest = Stepped(facts, skipped, at, now)
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
         self.record.step(step_line(facts, at - self._began))
@@ -103,7 +104,7 @@ class Live:
         if skipped:
             message = f"The update of step {facts.step:,} was left out: {words(skipped)}."
             self.recorder.add(metrics.SKIPPED_STEPS, 1, skipped)
-            self._tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
+            self._notices.tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
         self.recorder.add(metrics.WATCH_SECONDS, time.perf_counter() - before, "record")
 
     def dropped(self, reason: str, example: str = "", count: int = 1) -> None:
@@ -114,7 +115,7 @@ class Live:
         if len(str(after)) > len(str(before)) or before == 0:
             known = f"{after:,} conversation{'' if after == 1 else 's'} so far left out: {words(reason)}"
             message = f"{known} ({example})." if example else f"{known}."
-            self._tell(logging.WARNING, "dropped", message, self.step, reason=reason, count=after)
+            self._notices.tell(logging.WARNING, "dropped", message, self.step, reason=reason, count=after)
 
     def checkpointed(self, step: int, path: str | Path, size: int, seconds: float) -> None:
         """A checkpoint of `size` bytes is whole."""
@@ -122,23 +123,32 @@ class Live:
         self.recorder.add(metrics.CHECKPOINTS, 1, "written")
         self.recorder.record(metrics.CHECKPOINT_SECONDS, seconds)
         message = f"Checkpoint of step {step:,} written in {seconds:.1f} s."
-        self._tell(logging.INFO, "checkpoint", message, step, path=str(path), bytes=size, seconds=round(seconds, 3))
+        self._notices.tell(logging.INFO, "checkpoint", message, step, path=str(path), bytes=size, seconds=round(seconds, 3))
 
     def checkpoint_failed(self, message: str) -> None:
         self.recorder.add(metrics.CHECKPOINTS, 1, "failed")
-        self._warn_on_page(one_line(message))
-        self._tell(logging.ERROR, "checkpoint_failed", one_line(message), self.step)
+        self._notices.trouble(logging.ERROR, "checkpoint_failed", message, self.step)
+
+    def evaluated(self, facts: EvaluationFacts) -> None:
+        """The drafter of `facts.step` has been measured; training may be at a later step by now."""
+        self._evaluations.done(facts)
+
+    def evaluation_failed(self, message: str) -> None:
+        """Training goes on without it."""
+        self._evaluations.failed(message, self.step)
+
+    def evaluation_skipped(self, step: int) -> None:
+        """It was due after `step`, and the one before was still under way."""
+        self._evaluations.skipped(step)
 
     def warn(self, message: str) -> None:
         """Something that a person should know; said again, it is not shown twice."""
-        sentence = one_line(message)
-        if self._warn_on_page(sentence):
-            self._tell(logging.WARNING, "warning", sentence, self.step)
+        self._notices.warn(message, self.step)
 
     def finished(self, message: str = "") -> None:
         """The run came to its end; by default the event carries the verdict's sentence."""
         self._end("finished")
-        self._tell(logging.INFO, "finished", message or self.verdict().sentence, self.step)
+        self._notices.tell(logging.INFO, "finished", message or self.verdict().sentence, self.step)
 
     def failed(self, stage: str | None, error: BaseException | str, traceback_text: str = "") -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
@@ -156,17 +166,6 @@ class Live:
     def arrived(self) -> None:
         """The data is used up: the run is done, whatever share of it the last step stood for."""
         self._arrived = True
-
-    def _tell(self, level: int, event: str, message: str, step: int, **fields: Any) -> None:
-        log.log(level, "%s", message)
-        self.record.event(event, message, step, **fields)
-
-    def _warn_on_page(self, sentence: str) -> bool:
-        """Show it among the warnings; tells whether it is new there."""
-        with self._changing:
-            new = sentence not in self._warnings
-            self._warnings = (*(warning for warning in self._warnings if warning != sentence), sentence)[-_WARNINGS:]
-        return new
 
     def _end(self, state: str) -> None:
         self._ended = self._clock()
@@ -258,8 +257,9 @@ class Live:
             tick=self._newest_tick or Tick(verdict=verdict),
             verdict=verdict,
             checkpoint=self._checkpoint,
+            evaluation=self._evaluations.newest,
             last_error=self._last_error,
-            warnings=self._warnings,
+            warnings=self._notices.shown,
             began_time=self._began_time,
             elapsed=self.elapsed,
             now=self._clock(),

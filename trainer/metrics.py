@@ -31,9 +31,10 @@ STAGES = ("dataset", "batches", "target", "drafter")
 QUEUES = ("samples", "batches", "features")
 STAGE_STATES = ("busy", "waiting_input", "waiting_output")
 TOKEN_KINDS = ("context", "draft")
-DROP_REASONS = ("no_answer", "unaligned", "template", "malformed")
-SKIP_REASONS = ("non_finite_loss", "non_finite_gradient", "no_draft_tokens")
+DROP_REASONS = ("no_answer", "unaligned", "template", "malformed", "mask_token")
+SKIP_REASONS = ("non_finite_loss", "non_finite_gradient", "non_finite_features", "no_draft_tokens")
 CHECKPOINT_OUTCOMES = ("written", "failed")
+EVALUATION_OUTCOMES = ("done", "failed", "skipped")
 WATCH_PARTS = ("record", "sampler", "writer", "http")
 
 
@@ -130,7 +131,7 @@ DROPPED = Metric(
     name="samples_dropped_total",
     kind="counter",
     labels=("reason",),
-    help="Conversations left out because nothing could be learnt from them, or because the chat template refused them.",
+    help="Conversations left out: nothing to learn from, refused by the chat template, or with the mask token in them.",
     question="Is my data being used?",
 )
 TOKENS = Metric(
@@ -178,6 +179,49 @@ ESTIMATED_ACCEPTANCE = Metric(
     column="estimated_acceptance_length",
     help="Tokens kept per round, the bonus token included, as estimated from the newest step's accuracy. Not measured by decoding.",
     question="How good will it draft, roughly?",
+)
+MEASURED_ACCEPTANCE = Metric(
+    name="measured_acceptance_length_tokens",
+    kind="gauge",
+    unit="tokens",
+    help="Tokens kept per round, the bonus token included, as measured by speculative decoding of held-out prompts.",
+    question="How well does it draft?",
+)
+MEASURED_POSITION = Metric(
+    name="measured_position_acceptance_ratio",
+    kind="gauge",
+    unit="ratio",
+    labels=("position",),
+    help="Share of rounds that kept the draft token, by position in the block (1 follows the anchor), at the newest evaluation.",
+    question="How far into the block are draft tokens kept?",
+)
+HELD_OUT_ACCEPTANCE = Metric(
+    name="held_out_estimated_acceptance_length_tokens",
+    kind="gauge",
+    unit="tokens",
+    help="Tokens kept per round as estimated from accuracy on the newest evaluation's conversations. Not measured by decoding.",
+    question="Does it draft for text that it never saw?",
+)
+EVALUATION_STEP = Metric(
+    name="last_evaluation_step",
+    kind="gauge",
+    help="Step whose drafter the newest evaluation measured.",
+    question="How old is the measurement?",
+)
+EVALUATIONS = Metric(
+    name="evaluations_total",
+    kind="counter",
+    labels=("outcome",),
+    help="Evaluations that were due, by outcome: done, failed, skipped (the one before was still under way).",
+    question="Is it being measured?",
+)
+EVALUATION_SECONDS = Metric(
+    name="evaluation_duration_seconds",
+    kind="histogram",
+    unit="seconds",
+    buckets=(1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0),
+    help="Time that an evaluation took, beside training.",
+    question="What do evaluations cost?",
 )
 STEP_SECONDS = Metric(
     name="step_duration_seconds",

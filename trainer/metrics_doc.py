@@ -36,6 +36,7 @@ LABEL_VALUES = (
     ("samples_dropped_total", "reason", metrics.DROP_REASONS),
     ("skipped_steps_total", "reason", metrics.SKIP_REASONS),
     ("checkpoints_total", "outcome", metrics.CHECKPOINT_OUTCOMES),
+    ("evaluations_total", "outcome", metrics.EVALUATION_OUTCOMES),
     ("watch_*", "part", metrics.WATCH_PARTS),
 )
 

@@ -37,6 +37,29 @@ class StepFacts:
     """Of the newest batch in it."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationFacts:
+    """Real speculative decoding of held-out prompts by the drafter that `step` optimizer steps made."""
+
+    step: int
+    measured_length: float
+    """Tokens kept per draft-and-verify round, the bonus token included."""
+    acceptance_by_position: tuple[float | None, ...]
+    """For draft token 1 … block_size - 1: the share of rounds that kept it; None where no round drafted that far."""
+    held_out_estimated_length: float | None = None
+    """What accuracy promises on the same conversations with the same weights; None where they hold no answer to compare with."""
+    training_estimated_length: float | None = None
+    """Mean of what the last training steps up to `step` promised; by default `Live` fills it in."""
+    prompts: int
+    rounds: int
+    tokens: int
+    """Decoded, by all prompts together."""
+    seconds: float
+    """That the evaluation took, all of it."""
+    tokens_per_second: float
+    """While decoding."""
+
+
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """A step, why its update was left out if it was, and when: on the clock that never goes back, and as Unix time."""
@@ -136,6 +159,24 @@ def step_readings(newest: Stepped | None, base: Base) -> Iterator[Reading]:
     yield Reading(metrics.ESTIMATED_ACCEPTANCE, facts.estimated_acceptance_length)
     for position, accuracy in enumerate(facts.position_accuracy, start=1):
         yield Reading(metrics.POSITION_ACCURACY, accuracy, (str(position),))
+
+
+def evaluated_fields(facts: EvaluationFacts) -> dict[str, Any]:
+    """The event's own fields in `events.jsonl`."""
+    fields = asdict(facts)
+    del fields["step"]
+    return {**fields, "seconds": round(facts.seconds, 3)}
+
+
+def evaluation_readings(newest: EvaluationFacts | None) -> Iterator[Reading]:
+    """For `/metrics`; all absent before the first evaluation."""
+    if newest is None:
+        return
+    yield Reading(metrics.MEASURED_ACCEPTANCE, newest.measured_length)
+    yield Reading(metrics.HELD_OUT_ACCEPTANCE, newest.held_out_estimated_length)
+    yield Reading(metrics.EVALUATION_STEP, newest.step)
+    for position, share in enumerate(newest.acceptance_by_position, start=1):
+        yield Reading(metrics.MEASURED_POSITION, share, (str(position),))
 
 
 def stage_readings(stages: list[StageReading]) -> Iterator[Reading]:

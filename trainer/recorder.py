@@ -29,6 +29,7 @@ READ_AT_SCRAPE = frozenset(
         *(metrics.RUN_INFO, metrics.STATE, metrics.VERDICT, metrics.HEADROOM, metrics.LOST_DEVICE_SECONDS, metrics.START_TIME),
         *(metrics.GLOBAL_STEP, metrics.MAX_STEPS, metrics.STEPS, metrics.SAMPLES, metrics.TOKENS, metrics.LAST_STEP_TIME),
         *(metrics.LOSS, metrics.LEARNING_RATE, metrics.GRAD_NORM, metrics.POSITION_ACCURACY, metrics.ESTIMATED_ACCEPTANCE),
+        *(metrics.MEASURED_ACCEPTANCE, metrics.MEASURED_POSITION, metrics.HELD_OUT_ACCEPTANCE, metrics.EVALUATION_STEP),
         *(metrics.CHECKPOINT_TIME, metrics.CHECKPOINT_STEP, metrics.RECORD_ERRORS, metrics.PROCESS_CPU, metrics.PROCESS_MEMORY),
         *(metrics.STAGE_SECONDS, metrics.STAGE_THREADS, metrics.STAGE_ITEMS, metrics.STAGE_IDLE),
         *(metrics.QUEUE_ITEMS, metrics.QUEUE_CAPACITY_ITEMS, metrics.QUEUE_BYTES, metrics.QUEUE_CAPACITY_BYTES),
@@ -41,6 +42,7 @@ _KNOWN_LABELS: Mapping[Metric, tuple[str, ...]] = {
     metrics.DROPPED: metrics.DROP_REASONS,
     metrics.SKIPPED_STEPS: metrics.SKIP_REASONS,
     metrics.CHECKPOINTS: metrics.CHECKPOINT_OUTCOMES,
+    metrics.EVALUATIONS: metrics.EVALUATION_OUTCOMES,
     metrics.WATCH_SECONDS: metrics.WATCH_PARTS,
     metrics.WATCH_ERRORS: ("sampler", "http"),
 }

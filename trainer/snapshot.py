@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from trainer import metrics
-from trainer.moments import Base, Stepped, Tick, step_readings, verdict_readings
+from trainer.moments import Base, EvaluationFacts, Stepped, Tick, evaluation_readings, step_readings, verdict_readings
 from trainer.record import strict
 from trainer.recorder import Reading
 from trainer.verdict import Verdict
@@ -36,6 +36,7 @@ class Snapshot:
     tick: Tick
     verdict: Verdict
     checkpoint: Checkpointed | None
+    evaluation: EvaluationFacts | None
     last_error: str | None
     warnings: tuple[str, ...]
     began_time: float
@@ -97,12 +98,14 @@ def _eta(known: Snapshot) -> float | None:
 
 
 def _acceptance(known: Snapshot) -> dict[str, Any]:
-    newest = known.newest.facts if known.newest else None
+    newest, evaluation = known.newest.facts if known.newest else None, known.evaluation
     return {
         "estimated_length": newest.estimated_acceptance_length if newest else None,
         "position_accuracy": newest.position_accuracy if newest else [],
-        "measured_length": None,
-        "measured_at_step": None,
+        "measured_length": evaluation.measured_length if evaluation else None,
+        "measured_at_step": evaluation.step if evaluation else None,
+        "measured_by_position": evaluation.acceptance_by_position if evaluation else [],
+        "held_out_estimated_length": evaluation.held_out_estimated_length if evaluation else None,
     }
 
 
@@ -134,3 +137,4 @@ def readings_of(known: Snapshot) -> Iterator[Reading]:
     yield Reading(metrics.CHECKPOINT_TIME, known.checkpoint.time if known.checkpoint else 0.0)
     yield Reading(metrics.RECORD_ERRORS, known.record_errors)
     yield from step_readings(known.newest, known.base)
+    yield from evaluation_readings(known.evaluation)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from trainer.wording import count, duration, number, percent, plain, size, steps
+from trainer.wording import UNKNOWN, count, duration, number, percent, plain, size, steps
 
 WIDTH = 96
 _BAR = 20
@@ -55,8 +55,18 @@ def _progress_fields(status: Status, now: float) -> Iterable[tuple[str, str]]:
     yield "acceptance", acceptance_length(acceptance)
     accuracy = acceptance.get("position_accuracy") or []
     if accuracy:
-        yield "  accuracy", "by position: " + " ".join(number(value, ".2f") for value in accuracy)
+        yield "  accuracy", f"by position: {_by_position(accuracy)}"
+    if acceptance.get("measured_length") is not None:
+        yield "  measured", f"by position: {_by_position(acceptance.get('measured_by_position') or [])}"
+        yield (
+            "  held out",
+            f"{number(acceptance.get('held_out_estimated_length'), '.2f')} tokens per round, estimated where it was measured",
+        )
     yield "rates", rates(status.get("rates") or {})
+
+
+def _by_position(shares: Iterable[Any]) -> str:
+    return " ".join(number(share, ".2f") for share in shares) or UNKNOWN
 
 
 def _machine_fields(status: Status) -> Iterable[tuple[str, str]]:

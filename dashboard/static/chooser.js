@@ -43,10 +43,11 @@ function row(run, current) {
   link.href = `/runs/${encodeURIComponent(run.id)}`;
   const share = known(run.progress_ratio) ? ` · ${percent(run.progress_ratio)}` : "";
   const progress = run.max_steps ? `${whole(run.step)} of ${whole(run.max_steps)}${share}` : `${whole(run.step)}${share}`;
+  const measured = known(run.measured_length) ? ` · acceptance length ${figure(run.measured_length)} measured` : "";
   const ahead = known(run.clock_ahead_seconds);
   link.append(
     element("b", "", run.name), element("span", "state", silent ? "silent" : run.state),
-    element("span", "", `step ${progress}`), element("span", "", `loss ${run.loss_not_finite ?? figure(run.loss, 4)}`),
+    element("span", "", `step ${progress}`), element("span", "", `loss ${run.loss_not_finite ?? figure(run.loss, 4)}${measured}`),
     element("span", "", ahead ? `the trainer's clock is ${duration(run.clock_ahead_seconds)} ahead` : `last line ${duration(run.last_line_age_seconds)} ago`),
   );
   return link;

@@ -13,7 +13,7 @@ const KEYS = [
 ];
 const WORDS = [
   ["context tokens", "what the target reads"], ["draft tokens", "what the drafter drafts: anchors × block size"],
-  ["acceptance length", "tokens kept per draft-and-verify round, the bonus token included; here estimated from accuracy, not measured by decoding"],
+  ["acceptance length", "tokens kept per draft-and-verify round, the bonus token included; estimated from accuracy or measured by speculative decoding, and never the same number"],
   ["headroom", "how much faster the run could go, at most, without the stage that holds it"],
   ["band", "from the lowest to the highest value in each bucket of steps: a spike of a single step stays visible"],
 ];

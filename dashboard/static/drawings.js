@@ -1,5 +1,6 @@
 // What each chart shows: series in, {rows, traces, legend, caption} out. A row is a y axis; several rows share one x axis.
 
+import { evaluationLines, keptBars, noEvaluation } from "./evaluations.js";
 import { banded, line, points } from "./lines.js";
 import { halfLife, smoothed } from "./series.js";
 import { faded, ramp } from "./theme.js";
@@ -16,14 +17,14 @@ export function chosenHalf({ settings, steps }) {
   return SHARES[settings.smoothing] && ends.length ? halfLife(Math.max(...ends) - Math.min(...ends), SHARES[settings.smoothing]) : 0;
 }
 
-function bandedDrawing(context, chart, { label, format, log, digits }) {
+function bandedDrawing(context, chart, { label, format, log, digits, newestLabel = "newest" }) {
   const { banded: column, axis: title } = chart;
   const { settings, theme, steps } = context;
   const half = chosenHalf(context);
   const colour = theme.stages.drafter;
   const { traces, odd, sunk } = banded(steps, column, { axis: settings.axis, colour, yaxis: "y", half, label, format, log });
   const newest = context.head?.newest_step?.[column] ?? steps.newest(column);
-  const legend = [{ label: "newest", value: context.head?.not_finite?.[column] ?? figure(newest, digits), colour }];
+  const legend = [{ label: newestLabel, value: context.head?.not_finite?.[column] ?? figure(newest, digits), colour }];
   if (steps.width > 1) legend.push({ label: "lowest to highest", colour: faded(colour, 0.3), shape: "area" });
   if (half) legend.push({ label: `smoothed, half-life ${whole(half)} ${half === 1 ? "step" : "steps"}`, colour, shape: "thick" });
   if (steps.segments.some((segment) => segment.overtaken_from !== null)) legend.push({ label: "overtaken by a resume", colour, shape: "dots" });
@@ -39,7 +40,14 @@ function loss(context, chart) {
 }
 
 function acceptance(context, chart) {
-  return bandedDrawing(context, chart, { label: "estimated", format: ".3f", log: false, digits: 4 });
+  const estimated = "estimated (training)";
+  const drawing = bandedDrawing(context, chart, { label: estimated, format: ".3f", log: false, digits: 4, newestLabel: estimated });
+  const measured = evaluationLines(context);
+  const bars = keptBars(context);
+  drawing.traces.push(...measured.traces, ...(bars?.traces ?? []));
+  drawing.legend.splice(1, 0, ...measured.legend);
+  drawing.legend.push(...(bars?.legend ?? []));
+  return { ...drawing, beside: bars?.beside, remark: bars?.remark ?? noEvaluation(context.head) };
 }
 
 function gradient(context, chart) {

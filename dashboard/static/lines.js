@@ -126,6 +126,7 @@ export function marksAt(height, marks, colour, yaxis) {
 
 const SYMBOLS = { checkpoint: "diamond-open", resumed: "triangle-right", failed: "x", finished: "square", stalled: "hourglass" };
 const QUIET = ["checkpoint", "started"];
+const UNMARKED = ["started", "dropped", "evaluated"]; // the last have a chart of their own
 const MOST_LINES = 60;
 
 /**
@@ -133,7 +134,7 @@ const MOST_LINES = 60;
  * `where` gives an event's x or null.
  */
 export function eventMarks(events, where, foot, theme, yaxis) {
-  const placed = events.filter((row) => row.event !== "started" && row.event !== "dropped")
+  const placed = events.filter((row) => !UNMARKED.includes(row.event))
     .map((row) => ({ row, x: where(row) })).filter((mark) => mark.x !== null && mark.x !== undefined);
   const colour = (row) => QUIET.includes(row.event) ? theme.quiet : row.event === "resumed" || row.event === "finished" ? theme.note : theme.alarm;
   const shapes = placed.slice(-MOST_LINES).map(({ row, x }) => ({

@@ -18,7 +18,7 @@ const api = `/api/runs/${encodeURIComponent(runId)}`;
 const SOURCES = ["steps", "samples"];
 const RETRY_MS = 2000;
 
-const state = { head: null, facts: {}, events: [], eventsSeen: 0, eventsKept: 0, lost: "", zoom: null, words: null, theme: colours() };
+const state = { head: null, facts: {}, events: [], evaluations: [], eventsSeen: 0, eventsKept: 0, lost: "", zoom: null, words: null, theme: colours() };
 const full = { steps: new Series(), samples: new Series() }; // from the first row to the newest
 const zoomed = { steps: new Series(), samples: new Series() }; // the range that is zoomed into, finer
 const cursors = { steps: 0, samples: 0 };
@@ -47,7 +47,9 @@ async function load() {
     full[source].load(series[index]);
     cursors[source] = series[index].cursor;
   });
-  Object.assign(state, { facts: found.facts, events: found.events, eventsSeen: found.events_seen, eventsKept: found.events_kept });
+  Object.assign(state, {
+    facts: found.facts, events: found.events, evaluations: found.evaluations, eventsSeen: found.events_seen, eventsKept: found.events_kept,
+  });
   takeHead(found.head);
 }
 
@@ -79,6 +81,7 @@ function takeHead(head) {
 function onTick(message, cursor) {
   takeHead(message.head);
   state.events = [...state.events, ...message.events].slice(-state.eventsKept);
+  state.evaluations.push(...message.evaluations);
   const reached = cursor.split(":").map(Number);
   state.eventsSeen = reached[2];
   for (const [index, source] of SOURCES.entries()) {
@@ -156,7 +159,7 @@ function draw() {
   if (!state.head || !state.words) return;
   const series = state.zoom ? zoomed : full;
   const context = {
-    ...state, ...series, age: age.seconds, settings: controls.settings,
+    ...state, ...series, allSteps: full.steps, age: age.seconds, settings: controls.settings,
     emptyWords: (source) => emptyWords(state.head, age.seconds, source),
   };
   drawVerdict(byId("verdict"), context);

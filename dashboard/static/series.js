@@ -47,10 +47,18 @@ export class Series {
     return null;
   }
 
-  /** Where a step is on another axis: read off the step axis of the newest attempt that reaches it. */
-  at(step, axis) {
+  /** Mean of a column over the `span` steps up to `step`; null where none of them is known. */
+  meanBefore(name, step, span) {
+    const values = this.segments.flatMap(({ axes, series }) => (series[name]?.mean ?? [])
+      .filter((value, index) => value !== null && axes.step[index] <= step && axes.step[index] > step - Math.max(span, this.width)));
+    return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
+  }
+
+  /** Where a step is on another axis: read off the step axis of the newest attempt that reaches it, or of the one that is named. */
+  at(step, axis, attempt = null) {
     for (const segment of [...this.segments].reverse()) {
       const steps = segment.axes.step;
+      if (attempt !== null && segment.attempt !== attempt) continue;
       if (!steps.length || step < steps[0] || step > steps.at(-1)) continue;
       let low = 0;
       let high = steps.length - 1;

@@ -1,5 +1,6 @@
 // The top of the page: what holds the run back, in the trainer's own words, and how far the run is.
 
+import { measuredWords } from "./evaluations.js";
 import { element, renew } from "./nodes.js";
 import { brief, capital, duration, figure, known, NONE, percent, whole } from "./words.js";
 
@@ -101,6 +102,7 @@ function tiles(head) {
   return element("div", "tiles", null,
     tile("loss", head.not_finite?.loss ?? figure(step.loss, 4), "nats per draft token"),
     tile("acceptance length", figure(step.estimated_acceptance_length), "tokens per round, estimated"),
+    tile("acceptance length", figure(head.newest_evaluation?.measured_length), measuredWords(head)),
     tile("context tokens", whole(rates.context_tokens_per_second), "per second, read by the target"),
     tile("draft tokens", whole(rates.draft_tokens_per_second), "per second, drafted"),
     tile("step time", step.step_seconds ? brief(step.step_seconds) : NONE, known(rates.steps_per_second) ? `${figure(rates.steps_per_second)} steps/s` : ""),
