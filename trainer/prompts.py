@@ -1,10 +1,11 @@
-"""Prompts for the target to answer: `stdlib`, a text file, a JSONL file or a saved dataset in, lists of messages out."""
+"""Prompts for the target to answer: `stdlib`, a text file, a JSON file or a saved dataset in, lists of messages out."""
 
 from __future__ import annotations
 
-import itertools
+import hashlib
 import json
-from collections.abc import Iterator, Mapping
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import datasets
 
 from trainer.config import ConfigError
-from trainer.conversations import DEMO, LIST_COLUMNS, Rejected, to_messages
+from trainer.conversations import DEMO, HELD_OUT_SPLITS, LIST_COLUMNS, Rejected, to_messages
 from trainer.stdlib_prompts import stdlib_prompts
 
 ACCEPTED = (
@@ -20,35 +21,60 @@ ACCEPTED = (
     "or a folder made by datasets.save_to_disk with such a column"
 )
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """Messages that ask for an answer, and the kind of question they are ("" where nobody said)."""
+    """Messages that ask for an answer, and the kind of question they are ("" where nobody said).
+
+    `later` are the user's next messages, to be asked one after the other, each behind the answer to the one before.
+    """
 
     messages: list[dict[str, str]]
     category: str = ""
+    later: tuple[dict[str, str], ...] = ()
 
 
-def load_prompts(source: str, *, seed: int = 0, limit: int | None = None) -> list[Prompt]:
+def load_prompts(source: str, *, seed: int = 0, limit: int | None = None, held_out: bool = False) -> list[Prompt]:
     """The first `limit` prompts of a source; `seed` only orders those of `stdlib`.
 
-    Of a whole conversation its system prompt and first question are taken, so that no answer of another model is read.
-    Raises `ConfigError` for a source that can't be read or holds none.
+    Of a conversation its system prompt and the user's messages are taken, so that no answer of another model is read. With
+    `held_out`, of a saved dataset that has splits the one kept from training is read. Conversations that do not begin with a
+    question are left out with a warning. Raises `ConfigError` for a source that can't be read or holds no prompt.
     """
-    prompts = list(itertools.islice(_read(source, seed), limit))
+    prompts: list[Prompt] = []
+    refused: list[str] = []
+    for prompt in _read(source, seed, held_out):
+        if isinstance(prompt, Prompt):
+            prompts.append(prompt)
+            if len(prompts) == limit:
+                break
+        else:
+            refused.append(prompt.detail)
     if not prompts:
-        raise ConfigError(f"prompts {source!r} hold no prompt: {ACCEPTED}")
+        raise ConfigError(f"{refused[0]}: {ACCEPTED}" if refused else f"prompts {source!r} hold no prompt: {ACCEPTED}")
+    if refused:
+        log.warning("%d of the prompts are left out; the first: %s.", len(refused), refused[0])
     return prompts
 
 
-def _read(source: str, seed: int) -> Iterator[Prompt]:
+def fingerprint_prompts(prompts: Iterable[Prompt]) -> str:
+    """A hash of the prompts in their order."""
+    digest = hashlib.blake2b(digest_size=16)
+    for prompt in prompts:
+        digest.update(json.dumps([prompt.messages, prompt.category, prompt.later], sort_keys=True).encode() + b"\n")
+    return digest.hexdigest()
+
+
+def _read(source: str, seed: int, held_out: bool) -> Iterator[Prompt | Rejected]:
     path = DEMO if source == "demo" else Path(source).expanduser()
     if source == "stdlib":
         return (_ask(text, category) for category, text in stdlib_prompts(seed))
     if path.is_dir():
-        return _from_dataset(source, path)
+        return _from_dataset(source, path, HELD_OUT_SPLITS if held_out else ("train",))
     if path.is_file():
-        return _from_jsonl(source, path) if path.suffix in (".jsonl", ".json") else _from_lines(source, path)
+        return _from_json(source, path) if path.suffix in (".jsonl", ".json") else _from_lines(source, path)
     raise ConfigError(f"prompts {source!r} are neither a file nor a folder: {ACCEPTED}")
 
 
@@ -56,35 +82,53 @@ def _from_lines(source: str, path: Path) -> Iterator[Prompt]:
     return (_ask(line) for _, line in _lines(source, path))
 
 
-def _from_jsonl(source: str, path: Path) -> Iterator[Prompt]:
+def _from_json(source: str, path: Path) -> Iterator[Prompt | Rejected]:
+    """Of a .json file that holds one list, its rows; else a row of each line."""
     for number, line in _lines(source, path):
         try:
             row = json.loads(line)
         except ValueError as error:
+            if number == 1 and path.suffix == ".json" and line.startswith("["):
+                yield from _from_list(source, path)
+                return
             raise ConfigError(f"line {number} of prompts {source!r} is no JSON ({error}): {ACCEPTED}") from error
-        yield _from_row(row, f"line {number} of prompts {source!r}")
+        for part in row if isinstance(row, list) and path.suffix == ".json" else [row]:
+            yield _from_row(part, f"line {number} of prompts {source!r}")
 
 
-def _from_dataset(source: str, path: Path) -> Iterator[Prompt]:
+def _from_list(source: str, path: Path) -> Iterator[Prompt | Rejected]:
     try:
-        loaded = datasets.load_from_disk(str(path))
+        rows = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ConfigError(f"prompts {source!r} are no JSON ({error}): {ACCEPTED}") from error
+    return (_from_row(row, f"row {number} of prompts {source!r}") for number, row in enumerate(rows))
+
+
+def _from_dataset(source: str, path: Path, splits: Sequence[str]) -> Iterator[Prompt | Rejected]:
+    datasets.disable_progress_bars()
+    try:
+        rows = datasets.load_from_disk(str(path))
     except Exception as error:  # whatever a broken folder makes of Arrow, JSON and the file system
         raise ConfigError(f"prompts {source!r} can't be read by datasets.load_from_disk: {ACCEPTED}") from error
-    rows = loaded["train"] if isinstance(loaded, datasets.DatasetDict) and "train" in loaded else loaded
     if isinstance(rows, datasets.DatasetDict):
-        raise ConfigError(f"prompts {source!r} have the splits {', '.join(rows)} but none called `train`: name one so")
+        named = [split for split in splits if split in rows]
+        if not named:
+            wanted = " or ".join(f"`{split}`" for split in splits)
+            raise ConfigError(f"prompts {source!r} have the splits {', '.join(rows)} but none called {wanted}: name one so")
+        rows = rows[named[0]]
     return (_from_row(row, f"row {number} of prompts {source!r}") for number, row in enumerate(rows))
 
 
 def _lines(source: str, path: Path) -> Iterator[tuple[int, str]]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"prompts {source!r} can't be read ({error}): {ACCEPTED}") from error
-    return ((number, line.strip()) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+    # Not splitlines(): JSON may hold the other signs that it takes for ends of lines.
+    return ((number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
 
 
-def _from_row(row: Any, where: str) -> Prompt:
+def _from_row(row: Any, where: str) -> Prompt | Rejected:
     if isinstance(row, Mapping):
         category = str(row.get("category") or "")
         if isinstance(row.get("prompt"), str):
@@ -92,18 +136,20 @@ def _from_row(row: Any, where: str) -> Prompt:
         if any(column in row for column in LIST_COLUMNS):
             messages = to_messages(row)
             if isinstance(messages, Rejected):
-                raise ConfigError(f"{where} can't be used, since {messages.detail}: {ACCEPTED}")
-            return Prompt(_first_question(messages, where), category)
+                return Rejected(messages.reason, f"{where} can't be used, since {messages.detail}")
+            return _questions(messages, category, where)
     raise ConfigError(f"{where} has neither a string `prompt` nor `messages`: {ACCEPTED}")
 
 
-def _first_question(messages: list[dict[str, str]], where: str) -> list[dict[str, str]]:
-    for index, message in enumerate(messages):
-        if message["role"] == "user":
-            return messages[: index + 1]
-        if message["role"] != "system":
-            break
-    raise ConfigError(f"{where} does not begin with a question by the user: {ACCEPTED}")
+def _questions(messages: list[dict[str, str]], category: str, where: str) -> Prompt | Rejected:
+    """The system prompt and first question, and the user's later ones, as long as nobody but user and assistant speaks."""
+    asked = [index for index, message in enumerate(messages) if message["role"] == "user"]
+    if not asked or any(message["role"] != "system" for message in messages[: asked[0]]):
+        return Rejected("malformed", f"{where} does not begin with a question by the user")
+    first = asked[0] + 1
+    stop = next((index for index in range(first, len(messages)) if messages[index]["role"] in ("system", "tool")), len(messages))
+    later = tuple(message for message in messages[first:stop] if message["role"] == "user")
+    return Prompt(messages[:first], category, later)
 
 
 def _ask(text: str, category: str = "") -> Prompt:

@@ -1,0 +1,107 @@
+"""How data was made: a folder of conversations in, what its `provenance.json` says out, and where a run would not fit it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trainer.config import DatasetConfig
+from trainer.conversations import DEMO
+from trainer.models import WEIGHTS, describe
+
+NAME = "provenance.json"
+SAMPLE_BYTES = 65_536
+
+
+def read_provenance(data: str) -> dict[str, Any] | None:
+    """What `prepare` wrote beside its conversations; None where there is no such file or it cannot be read. `demo` is known."""
+    folder = DEMO if data == "demo" else Path(data).expanduser()
+    try:
+        told = json.loads((folder / NAME).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return told if isinstance(told, dict) else None
+
+
+def mismatches(
+    provenance: Mapping[str, Any], *, target: str, precision: str, template_args: Mapping[str, Any] | None = None
+) -> list[str]:
+    """A sentence for each way in which the answers are not what this target would say; unknown facts are passed over.
+
+    `precision` is a name such as `float32`; `template_args` as in the config, or with their values read.
+    """
+    sentences = []
+    if other := _other_target(provenance, target):
+        sentences.append(f"{other}: the drafter would learn to guess what another model says")
+    before = provenance.get("precision")
+    if isinstance(before, str) and before != precision:
+        sentences.append(
+            f"the data's answers were made in {before}, but the target runs in {precision}: their texts part after some tokens, "
+            "and the drafter guesses the wrong one"
+        )
+    said, now = _values(provenance.get("template_args")), _values(template_args)
+    if said != now:
+        differing = sorted(name for name in {*said, *now} if said.get(name) != now.get(name))
+        told = ", ".join(f"{name} {_word(said, name)} then and {_word(now, name)} now" for name in differing)
+        sentences.append(
+            f"the data's answers were made with other template arguments ({told}): the target would say something else"
+        )
+    return sentences
+
+
+def weights_fingerprint(target: str) -> str | None:
+    """A hash of samples of the weights in a target's folder, the same wherever it lies; None for targets that are no folder.
+
+    Reads 64 KiB from the middle and the end of each file: what tells one training of a model from the next is all over them.
+    """
+    folder = Path(target).expanduser()
+    files = sorted({path for pattern in WEIGHTS for path in folder.glob(pattern)}) if folder.is_dir() else []
+    digest = hashlib.blake2b(digest_size=16)
+    try:
+        for path in files:
+            size = path.stat().st_size
+            digest.update(f"{path.name} {size}\n".encode())
+            with path.open("rb") as file:
+                for place in (size // 2, max(0, size - SAMPLE_BYTES)):
+                    file.seek(place)
+                    digest.update(file.read(SAMPLE_BYTES))
+    except OSError:
+        return None
+    return digest.hexdigest() if files else None
+
+
+def _other_target(provenance: Mapping[str, Any], target: str) -> str | None:
+    before = provenance.get("target")
+    if not isinstance(before, str):
+        return None
+    if provenance.get("target_stand_in"):
+        before = "tiny"
+    now = "tiny" if target == "demo" and describe(target).note else target
+    weights, own = provenance.get("target_weights"), weights_fingerprint(now)
+    if weights and own:
+        if weights == own:
+            return None
+        if before == now:
+            return f"the weights of target {now!r} are not those that made the data's answers"
+    elif before == now or _same_folder(before, now):
+        return None
+    return f"the data's answers are by target {before!r}, but the target is {now!r}"
+
+
+def _same_folder(one: str, other: str) -> bool:
+    paths = [Path(name).expanduser() for name in (one, other)]
+    return all(path.is_dir() for path in paths) and paths[0].resolve() == paths[1].resolve()
+
+
+def _values(template_args: Any) -> dict[str, Any]:
+    if not isinstance(template_args, Mapping):
+        return {}
+    words = {name: value for name, value in template_args.items() if isinstance(value, str)}
+    return {**template_args, **DatasetConfig(template_args=words).template_values()}
+
+
+def _word(values: Mapping[str, Any], name: str) -> str:
+    return json.dumps(values[name], default=str) if name in values else "not given"
