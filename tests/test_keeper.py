@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import Qwen3Config
 
+from tests.small import drafter_config
 from trainer import keeper as keeper_module
 from trainer.checkpoint import START, Checkpoint, checkpoint_folder, list_checkpoints, read_checkpoint
 from trainer.config import CheckpointConfig, TrainConfig
@@ -48,9 +50,9 @@ class Kept:
 
     def __init__(self, folder: Path, checkpoint: Path | None = None, **config: int) -> None:
         self.learner, self.live = FakeLearner(), FakeLive()
-        self.run = Run(folder=folder, facts={}, checkpoint=checkpoint)
+        self.run = Run(folder=folder, facts={"id": "made", "git_commit": "c0ffee"}, checkpoint=checkpoint)
         settings = TrainConfig(target="tiny", data="demo", checkpoint=CheckpointConfig(**config))
-        plan: Any = SimpleNamespace(config=settings, identity=lambda: {"seed": 0})
+        plan: Any = SimpleNamespace(config=settings, identity=lambda: {"seed": 0}, drafter=drafter_config())
         self.keeper = Keeper(self.run, plan, self.learner, self.live)  # type: ignore[arg-type]
 
     def steps(self, *steps: int) -> None:
@@ -113,6 +115,8 @@ def test_a_checkpoint_holds_the_learner_and_what_it_fits_and_is_told_of(tmp_path
     assert (checkpoint.optimizer, checkpoint.place) == ({"steps": 4}, kept.learner.place)
     assert checkpoint.facts["identity"] == {"seed": 0}
     assert checkpoint.facts["config"]["checkpoint"] == {"every": 2, "keep": 1}
+    assert Qwen3Config.from_dict(checkpoint.facts["drafter"]).to_dict() == drafter_config().to_dict()
+    assert (checkpoint.facts["run"]["id"], checkpoint.facts["run"]["git_commit"]) == ("made", "c0ffee")
     size = sum(file.stat().st_size for file in path.iterdir())
     assert kept.live.written[-1] == (4, str(path), size)
 

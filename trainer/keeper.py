@@ -22,7 +22,13 @@ class Keeper:
     def __init__(self, run: Run, plan: Plan, learner: Learner, live: Live) -> None:
         self._run = run
         self._config = plan.config.checkpoint
-        self._facts = {"identity": plan.identity(), "config": dataclasses.asdict(plan.config)}
+        self._facts = {
+            "identity": plan.identity(),
+            "config": dataclasses.asdict(plan.config),
+            # With these a checkpoint says by itself what it holds and where that comes from.
+            "drafter": plan.drafter.to_dict(),
+            "run": {name: run.facts.get(name) for name in ("id", "command", "git_commit", "versions", "data")},
+        }
         self._learner = learner
         self._live = live
         self._saved_step = 0
