@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sources import ROOT, tree
-from trainer.config import ConfigError, DatasetConfig, TrainConfig
+from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig
 
 ENOUGH = 45  # each knob is a promise; more of them than this and some should go
 
@@ -36,6 +36,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "drafter.target_layers": [(0, "at least 1")],
     "drafter.target_layer_ids": [((3, 1), "in rising order"), ((1, 1), "distinct"), ((-1, 2), "from 0")],
     "loss.gamma": [(0.0, "above 0"), (-1.0, "above 0"), (math.nan, "above 0")],
+    "loss.dpace_alpha": [(value, "above 0 and at most 1") for value in (0.0, -0.1, 1.01, math.nan)],
     "optimizer.learning_rate": [(value, "between 0 and 1") for value in (0.0, -1e-3, 1.0, math.nan, math.inf)],
     "optimizer.weight_decay": [(value, "0 or more") for value in (-0.1, math.nan, math.inf)],
     "optimizer.warmup_ratio": [(value, "from 0 to 1") for value in (-0.01, 1.01, math.nan)],
@@ -64,6 +65,7 @@ CHECKED_LATER = {
     "precision",
     "dataset.template_args",
     "drafter.mask_token_id",
+    "loss.objective",
     "watch.allow_hosts",
     "watch.console",
 }
@@ -109,6 +111,13 @@ def test_a_wrong_value_is_told_with_its_field_and_the_way_out(name: str, value: 
     assert "\n" not in message
 
 
+def test_a_decay_that_the_objective_would_ignore_is_refused() -> None:
+    with pytest.raises(ConfigError) as caught:
+        LossConfig(objective="dpace", gamma=7.0)
+    assert str(caught.value) == "loss.gamma must be left out where loss.objective is dpace: it has no decay, got 7.0"
+    assert LossConfig(objective="distillation", gamma=7.0).gamma == 7.0
+
+
 def test_every_knob_has_wrong_values_or_a_reason() -> None:
     names = {name for name, _ in fields(TrainConfig)}
     assert names == WRONG.keys() | CHECKED_LATER
@@ -133,6 +142,7 @@ def test_no_number_may_be_none(name: str) -> None:
         ("drafter.block_size", 3072),
         ("drafter.target_layer_ids", (0, 4, 9)),
         ("loss.gamma", 7.0),
+        ("loss.dpace_alpha", 1.0),
         ("optimizer.warmup_ratio", 0.0),
         ("optimizer.warmup_ratio", 1.0),
         ("optimizer.clip", math.inf),

@@ -9,8 +9,9 @@ from tests.test_chat import said
 from trainer.chat import Chat, Tokenised
 from trainer.config import ConfigError
 from trainer.dataset import Sample, Tokeniser, Visit, Visits, check_learnable, epoch_order
+from trainer.guards import GuardedChat
 from trainer.metrics import DROP_REASONS
-from trainer.tiny import tiny_tokenizer
+from trainer.tiny import MASK, tiny_tokenizer
 
 CHAT = Chat(tiny_tokenizer())
 
@@ -78,8 +79,15 @@ def test_an_answer_that_is_cut_off_is_dropped() -> None:
     assert [reason for reason, _ in dropped] == ["no_answer"]
 
 
+def test_a_conversation_that_the_chat_turns_away_is_dropped_with_its_reason() -> None:
+    chat = GuardedChat(tiny_tokenizer(), max_length=256, template_args={}, mask_token_id=MASK, vocab_size=260)
+    samples, dropped = read(Visits(dataset("Yes", "It is <|mask|>", "No"), seed=0, epochs=2), chat)
+    assert sorted(sample.index for sample in samples) == [0, 0, 2, 2]
+    assert dropped == [("mask_token", "conversation 1: it holds token 259 (<|mask|>), which stands for masks")]
+
+
 def test_the_reasons_are_those_of_the_catalogue() -> None:
-    assert set(DROP_REASONS) == {"no_answer", "unaligned", "template", "malformed"}
+    assert set(DROP_REASONS) == {"no_answer", "unaligned", "template", "malformed", "mask_token"}
 
 
 def test_data_without_anything_to_learn_is_refused_with_its_reasons() -> None:

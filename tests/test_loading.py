@@ -12,7 +12,7 @@ from tests.threads import eventually
 from trainer import loading
 from trainer import target as targets
 from trainer.batches import TokenBatch
-from trainer.config import BatchesConfig, ConfigError, DatasetConfig, DrafterConfig, QueuesConfig, TrainConfig
+from trainer.config import BatchesConfig, ConfigError, DatasetConfig, DrafterConfig, LossConfig, QueuesConfig, TrainConfig
 from trainer.learner import Learner
 from trainer.loading import load
 from trainer.preflight import Plan, check
@@ -48,7 +48,8 @@ def plan() -> Plan:
 
 def loaded(plan: Plan) -> tuple[Learner, list[Target]]:
     live: Any = FakeLive()
-    return load(plan, live)
+    learner, target, _ = load(plan, live)
+    return learner, target
 
 
 def batch_of(seq: int, *lengths: int) -> TokenBatch:
@@ -76,6 +77,16 @@ def test_what_is_loaded_can_learn(plan: Plan) -> None:
     learner, copies = loaded(plan)
     (features,) = copies[0].extract(iter([batch_of(0, 100, 28)]))
     assert features.feature_TF.shape == (128, 2 * 64), "the longest batch fits into a slot"
+    outcome = learner.learn(features)
+    assert outcome is not None
+    assert outcome.skipped == ""
+
+
+def test_to_learn_from_the_targets_own_distribution_its_last_hidden_state_comes_along(plan: Plan) -> None:
+    learner, copies = loaded(replace(plan, config=replace(plan.config, loss=LossConfig(objective="distillation"))))
+    (features,) = copies[0].extract(iter([batch_of(0, 100, 28)]))
+    assert features.last_TD is not None
+    assert features.last_TD.shape == (128, 64)
     outcome = learner.learn(features)
     assert outcome is not None
     assert outcome.skipped == ""

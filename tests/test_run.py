@@ -20,7 +20,8 @@ from trainer import run as run_module
 from trainer.checkpoint import START, write_checkpoint
 from trainer.config import ConfigError, OptimizerConfig, TrainConfig
 from trainer.preflight import Plan, check
-from trainer.run import LIBRARIES, alone_in, config_of, find_run, git_commit, open_run, read_facts, run_facts, versions
+from trainer.run import LIBRARIES, alone_in, git_commit, open_run, run_facts, versions
+from trainer.runs import read_facts
 
 HOLD = """
 import fcntl, os, sys
@@ -33,7 +34,8 @@ sys.stdin.read()
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    return check(TrainConfig(target="tiny", data="demo", target_devices=("cpu", "cpu"), drafter_device="cpu"))
+    plan = check(TrainConfig(target="tiny", data="demo", target_devices=("cpu", "cpu"), drafter_device="cpu"))
+    return replace(plan, warnings=())
 
 
 @pytest.fixture
@@ -77,48 +79,6 @@ def is_free(folder: Path) -> bool:
     return subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, timeout=10, check=False).returncode == 0
 
 
-def entries(folder: Path, count: int) -> None:
-    for number in range(count):
-        (folder / f"run-{number}").mkdir(parents=True)
-        (folder / f"run-{number}" / "run.json").write_text('{"config": {}}')
-
-
-def test_a_run_is_found_by_id_and_by_path(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries(runs, 1)
-    assert find_run("run-0", runs) == runs / "run-0"
-    assert find_run(str(runs / "run-0"), Path("elsewhere")) == runs / "run-0"
-    monkeypatch.chdir(runs.parent)
-    assert find_run("runs/run-0/", Path("elsewhere")) == Path("runs/run-0")
-
-
-def test_a_run_that_is_not_there_gets_the_newest_that_are(runs: Path) -> None:
-    (runs / "no-run").mkdir(parents=True)
-    with pytest.raises(ConfigError) as refused:
-        find_run("no-run", runs)
-    assert str(refused.value) == f"resume names 'no-run', which is no run in {runs} (there are no runs there)"
-    entries(runs, 7)
-    with pytest.raises(ConfigError, match=r"\(runs there: run-6, run-5, run-4, run-3, run-2\)$"):
-        find_run("no-run", runs)
-
-
-@pytest.mark.parametrize("content", [b"{", None])
-def test_a_run_json_that_cannot_be_read_is_named(tmp_path: Path, content: bytes | None) -> None:
-    if content:
-        (tmp_path / "run.json").write_bytes(content)
-    with pytest.raises(ConfigError, match=r"run\.json cannot be read: "):
-        read_facts(tmp_path)
-
-
-def test_the_config_is_that_of_the_newest_checkpoint_else_of_the_first_attempt(plan: Plan, runs: Path) -> None:
-    folder = make(plan, runs, seed=4)
-    assert config_of(folder)["seed"] == 4
-    save(folder, plan, 5, config={"seed": 5})
-    save(folder, plan, 9, config={"seed": 9})
-    assert config_of(folder) == {"seed": 9}
-    (folder / "checkpoints" / "latest").write_text("step-000000005\n")
-    assert config_of(folder) == {"seed": 5}, "step 9 is of an attempt that a resume overtook"
-
-
 def test_another_process_keeps_us_out_until_it_ends(tmp_path: Path) -> None:
     with held_elsewhere(tmp_path), pytest.raises(ConfigError) as refused, alone_in(tmp_path):
         pytest.fail("two processes are alone in one run")
@@ -149,9 +109,9 @@ def test_a_file_system_without_locks_only_gets_a_warning(plan: Plan, runs: Path,
 
 def test_a_new_run_begins_at_the_start_and_is_nobody_elses(plan: Plan, runs: Path) -> None:
     note = "A tiny random target stands in for it."
-    made = configured(replace(plan, target=replace(plan.target, note=note)), runs)
+    made = configured(replace(plan, target=replace(plan.target, note=note), warnings=("Odd.",)), runs)
     with open_run(made.config, made, ["python", "train"]) as run:
-        assert (run.attempt, run.start, run.checkpoint, run.warnings) == (0, START, None, (note,))
+        assert (run.attempt, run.start, run.checkpoint, run.warnings) == (0, START, None, (note, "Odd."))
         assert run.folder.parent == runs
         assert run.facts["id"] == run.facts["name"] == run.folder.name
         assert read_facts(run.folder) == orjson.loads(orjson.dumps(run.facts))
@@ -169,7 +129,10 @@ def test_what_a_run_says_of_itself(plan: Plan, monkeypatch: pytest.MonkeyPatch) 
     assert facts["config"]["drafter"]["block_size"] == facts["drafter"]["block_size"] == 16
     assert facts["target"]["precision"] == "float32"
     assert (facts["target"]["parameters"], facts["drafter"]["parameters"]) == (plan.target_parameters, plan.drafter_parameters)
-    assert facts["data"] == {"path": "demo", "conversations": len(plan.conversations), "fingerprint": plan.fingerprint}
+    data = {"path": "demo", "conversations": len(plan.conversations), "fingerprint": plan.fingerprint, "held_out": 16}
+    assert (facts["data"], facts["from"]) == (data, None)
+    unmeasured = run_facts("one", datetime.datetime.now(datetime.UTC), ["train"], replace(plan, held_out=None))
+    assert unmeasured["data"]["held_out"] == 0
     assert orjson.loads(orjson.dumps(facts))["target"]["layer_ids"] == list(plan.layer_ids)
 
 
@@ -198,10 +161,13 @@ def test_a_resume_goes_on_from_the_newest_whole_checkpoint(plan: Plan, runs: Pat
     (save(folder, plan, 9) / "drafter.safetensors").unlink()
     (folder / "events.jsonl").write_text('{"attempt": 0}\n')
     # What is not part of the identity may change.
-    now = configured(plan, runs, resume="one", max_steps=50, optimizer=OptimizerConfig(learning_rate=1e-3))
+    now = configured(
+        replace(plan, warnings=("Odd.",)), runs, resume="one", max_steps=50, optimizer=OptimizerConfig(learning_rate=1e-3)
+    )
     with open_run(now.config, now, ["again"]) as run:
         assert (run.attempt, run.start.step, run.checkpoint) == (1, 5, folder / "checkpoints" / "step-000000005")
-        (warning,) = run.warnings
+        warning, odd = run.warnings
+        assert odd == "Odd."
         assert warning.endswith("drafter.safetensors is missing; this run goes on from step 5 instead")
         assert (run.facts["id"], run.facts["command"], run.facts["max_steps"]) == ("one", ["again"], 50)
         assert not is_free(folder)
@@ -249,16 +215,3 @@ def test_the_commit_is_what_git_says_in_time(said: Any, commit: str | None, monk
 
     monkeypatch.setattr(subprocess, "run", answer)
     assert git_commit() == commit
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"config": 3}'])
-def test_facts_that_no_run_wrote(tmp_path: Path, text: str) -> None:
-    (tmp_path / "run.json").write_text(text)
-    with pytest.raises(ConfigError, match="is not what a run writes"):
-        read_facts(tmp_path)
-
-
-def test_a_run_named_by_a_dot_keeps_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.json").touch()
-    monkeypatch.chdir(tmp_path)
-    assert find_run(".", Path("runs")).name == tmp_path.name

@@ -18,6 +18,8 @@ USAGE = """usage: python -m trainer COMMAND [options]
 
   train     train a drafter for a target
   prepare   make conversations to train on: prompts, answered by the target itself
+  evaluate  decode with a trained drafter: what is accepted, how much faster it is, whether it is lossless
+  export    a trained drafter as a folder that z-lab's package, SGLang and vLLM load
 
 python -m trainer COMMAND --help tells the options.
 """
@@ -65,6 +67,29 @@ def run_prepare(words: list[str]) -> int:
     return 0
 
 
+def run_evaluate(words: list[str]) -> int:
+    from trainer.command import parse
+    from trainer.evaluate import evaluate
+    from trainer.evaluation_plan import EvaluateOptions
+
+    faithful = evaluate(parse(EvaluateOptions, "evaluate", words))
+    return 0 if faithful else EXIT_FAILED
+
+
+def run_export(words: list[str]) -> int:
+    from trainer.command import parse
+    from trainer.export import ExportConfig, UnequalError, export
+
+    config = parse(ExportConfig, "export", words)
+    try:
+        output = export(config)
+    except UnequalError as error:
+        print(f"export: {error}; no folder was made", file=sys.stderr)
+        return EXIT_FAILED
+    print(f"{'An UNTRAINED drafter' if config.dry_run else 'The drafter'} lies in {output}; its README.md says how to serve it.")
+    return 0
+
+
 def end(code: int) -> None:
     """End the process, also over threads that did not end: at Python's own exit they could still crash in native code."""
     sys.stdout.flush()
@@ -74,7 +99,12 @@ def end(code: int) -> None:
     sys.exit(code)
 
 
-COMMANDS: dict[str, Callable[[list[str]], int]] = {"train": run_train, "prepare": run_prepare}
+COMMANDS: dict[str, Callable[[list[str]], int]] = {
+    "train": run_train,
+    "prepare": run_prepare,
+    "evaluate": run_evaluate,
+    "export": run_export,
+}
 
 if __name__ == "__main__":
     end(main(sys.argv[1:]))

@@ -20,7 +20,7 @@ from trainer.run import config_of, find_run
 C = TypeVar("C")
 
 # What belongs to one attempt and not to the run that is resumed.
-_PER_ATTEMPT = ("config", "resume", "name", "runs")
+_PER_ATTEMPT = ("config", "resume", "warm_start", "name", "runs")
 
 
 def read_train_config(arguments: list[str]) -> TrainConfig:

@@ -10,9 +10,12 @@ import json
 import math
 import re
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+import tyro
 
 Precision = Literal["auto", "float32", "bfloat16"]
+Objective = Literal["cross_entropy", "dpace", "distillation"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
@@ -64,7 +67,7 @@ class DrafterConfig:
     layers: int = 5
     """Decoder layers of the drafter."""
     anchors: int = 512
-    """Anchors drawn from each batch, whatever its size (the paper draws 512 from each conversation)."""
+    """Anchors drawn from each batch, shared out among its conversations (the paper draws 512 from each conversation)."""
     target_layers: int = 5
     """Target layers whose outputs are the features; spread by DFlash's rule."""
     target_layer_ids: tuple[int, ...] = ()
@@ -85,11 +88,19 @@ class DrafterConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
+    objective: Objective = "cross_entropy"
+    """What the drafter learns: the data's tokens, early ones in a block more than late ones (`cross_entropy`); the same, weighted
+    by how much of a block's accepted length hangs on each (`dpace`); or the target's own distribution (`distillation`)."""
     gamma: float | None = None
-    """Decay of the weight along a block, in tokens; by default 7, 5 or 4 for blocks of 16, 10 or 8 tokens."""
+    """Decay of the weight along a block, in tokens; by default 7, 5 or 4 for blocks of 16, 10 or 8 tokens. `dpace` has none."""
+    dpace_alpha: float = 0.5
+    """`dpace` only: what a guess that is surely wrong still counts, above 0; at 1 the weights no longer follow the drafter."""
 
     def __post_init__(self) -> None:
         require(self.gamma is None or self.gamma > 0, "loss.gamma", "above 0", self.gamma)
+        decays = self.objective != "dpace"
+        require(decays or self.gamma is None, "loss.gamma", "left out where loss.objective is dpace: it has no decay", self.gamma)
+        require(0 < self.dpace_alpha <= 1, "loss.dpace_alpha", "above 0 and at most 1", self.dpace_alpha)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,6 +154,23 @@ class CheckpointConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
+class EvaluateConfig:
+    every: int = 500
+    """Steps from one measurement of the acceptance length, by real speculative decoding, to the next; 0 never measures."""
+    prompts: str | None = None
+    """Questions: a text or .jsonl file, or a saved dataset; by default the data's split `held_out`, `validation` or `test`."""
+    limit: int = 16
+    """Prompts at most, the first ones."""
+    max_new_tokens: int = 256
+    """Tokens of an answer at most."""
+
+    def __post_init__(self) -> None:
+        require(self.every >= 0, "evaluate.every", "0 or more steps", self.every)
+        require(self.limit >= 1, "evaluate.limit", "at least 1 prompt", self.limit)
+        require(self.max_new_tokens >= 2, "evaluate.max_new_tokens", "at least 2", self.max_new_tokens)
+
+
+@dataclass(frozen=True, kw_only=True)
 class WatchConfig:
     host: str = "127.0.0.1"
     """Address that serves `/status` and `/metrics`; only a loopback address is allowed."""
@@ -178,6 +206,8 @@ class TrainConfig:
     """A TOML file with any of these options; flags win."""
     resume: str | None = None
     """A run to go on with, by id or folder: its config applies, flags win."""
+    warm_start: Annotated[str | None, tyro.conf.arg(aliases=("--from",))] = None
+    """A drafter to begin with, which decides the drafter's shape: an exported folder, a run or a checkpoint."""
     seed: int = 0
     """Decides the order of the data, the anchors and the first weights."""
     max_steps: int | None = None
@@ -197,6 +227,7 @@ class TrainConfig:
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     queues: QueuesConfig = field(default_factory=QueuesConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     watch: WatchConfig = field(default_factory=WatchConfig)
 
     def __post_init__(self) -> None:
@@ -211,6 +242,8 @@ class TrainConfig:
         fits = self.batches.token_budget >= self.dataset.max_length
         budget = f"at least dataset.max_length ({self.dataset.max_length}), so that every conversation fits into a batch"
         require(fits, "batches.token_budget", budget, self.batches.token_budget)
+        either = "left out with --resume: a run goes on from its own checkpoint"
+        require(not (self.resume and self.warm_start), "warm_start", either, self.warm_start)
         enough = self.dataset.max_length >= self.drafter.block_size
         block = f"at most dataset.max_length ({self.dataset.max_length})"
         require(enough, "drafter.block_size", block, self.drafter.block_size)

@@ -10,6 +10,7 @@ import logging
 import os
 import re
 import socket
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -123,10 +124,22 @@ def outline_target(name: str) -> PreTrainedModel:
 
 
 def load_target_model(name: str, dtype: torch.dtype, device: torch.device | str) -> PreTrainedModel:
-    """The target's weights in `dtype` on `device`, frozen and in evaluation mode."""
+    """The target's weights in `dtype` on `device`, frozen and in evaluation mode. Raises `ConfigError` unless all are there."""
     source = _resolve(name)
-    model = tiny_model(dtype) if source.place == "tiny" else _read(name, source, AutoModelForCausalLM, "weights", dtype=dtype)
+    if source.place == "tiny":
+        model: Any = tiny_model(dtype)
+    else:
+        model, report = _read(name, source, AutoModelForCausalLM, "weights", dtype=dtype, output_loading_info=True)
+        _check_whole(name, report["missing_keys"])
     return model.to(device).eval().requires_grad_(False)
+
+
+def _check_whole(name: str, missing: Collection[str]) -> None:
+    """Raise `ConfigError` for weights that are not in the files, tied ones apart: transformers makes up random ones instead."""
+    if missing:
+        some = ", ".join(sorted(missing)[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+        way = "copy or download the whole model again"
+        raise ConfigError(f"target {name!r} has no weights for {some}, and a drafter would learn from random ones: {way}")
 
 
 def find_mask_token_id(config: Any, tokenizer: PreTrainedTokenizerFast) -> int:

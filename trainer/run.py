@@ -18,13 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import orjson
-
-from trainer.checkpoint import START, Place, newest_checkpoint, newest_facts
+from trainer.checkpoint import START, Place, newest_checkpoint
 from trainer.config import ConfigError, TrainConfig
 from trainer.devices import name_of
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
+from trainer.runs import config_of as config_of
+from trainer.runs import find_run as find_run
+from trainer.runs import read_facts as read_facts
 
 LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
 
@@ -59,8 +60,11 @@ def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Iterator[Ru
     else:
         folder, facts = _create(config, plan, command)
         with alone_in(folder) as warnings:
-            noted = [plan.target.note] if plan.target.note else []
-            yield Run(folder=folder, facts=facts, warnings=(*warnings, *noted))
+            yield Run(folder=folder, facts=facts, warnings=(*warnings, *_noted(plan)))
+
+
+def _noted(plan: Plan) -> tuple[str, ...]:
+    return (plan.target.note, *plan.warnings) if plan.target.note else plan.warnings
 
 
 @contextlib.contextmanager
@@ -84,33 +88,6 @@ def _lock(descriptor: int, folder: Path) -> list[str]:
         raise ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first") from None
     except OSError as error:  # some network file systems have no locks
         return [f"{folder} cannot be locked ({error.strerror}): take care that no other process trains in it."]
-
-
-def find_run(name: str, runs: Path) -> Path:
-    """The folder of a run, given by its path or by its id under `runs`."""
-    for folder in (Path(name), runs / name):
-        if (folder / "run.json").is_file():
-            return folder if folder.name else folder.resolve()  # "." has no name to call the run by
-    known = sorted((path.parent.name for path in runs.glob("*/run.json")), reverse=True)
-    have = f"runs there: {', '.join(known[:5])}" if known else "there are no runs there"
-    raise ConfigError(f"resume names {name!r}, which is no run in {runs} ({have})")
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """A run's `run.json`."""
-    try:
-        facts = orjson.loads((folder / "run.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise ConfigError(f"{folder / 'run.json'} cannot be read: {error}") from error
-    if not isinstance(facts, dict) or not isinstance(facts.get("config"), dict):
-        raise ConfigError(f"{folder / 'run.json'} is not what a run writes: it has no config")
-    return facts
-
-
-def config_of(folder: Path) -> dict[str, Any]:
-    """The config that a resume of this run starts from: that of the attempt which wrote its newest checkpoint."""
-    facts = newest_facts(folder / "checkpoints") or read_facts(folder)
-    return dict(facts["config"])
 
 
 def _create(config: TrainConfig, plan: Plan, command: list[str]) -> tuple[Path, dict[str, Any]]:
@@ -152,7 +129,7 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
         attempt=next_attempt(folder),
         start=checkpoint.place,
         checkpoint=checkpoint.path,
-        warnings=(*warnings, *passed_over),
+        warnings=(*warnings, *passed_over, *_noted(plan)),
     )
 
 
@@ -182,7 +159,13 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
             "mask_token_id": plan.mask_token_id,
             "parameters": plan.drafter_parameters,
         },
-        "data": {"path": config.data, "conversations": len(plan.conversations), "fingerprint": plan.fingerprint},
+        "from": plan.warm_start.facts() if plan.warm_start else None,
+        "data": {
+            "path": config.data,
+            "conversations": len(plan.conversations),
+            "fingerprint": plan.fingerprint,
+            "held_out": len(plan.held_out.prompts) if plan.held_out else 0,
+        },
     }
 
 

@@ -19,7 +19,8 @@ class Sampling:
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        require(0 <= self.temperature < float("inf"), "temperature", "0 (greedy) or more", self.temperature)
+        warm = self.temperature == 0 or 1e-3 <= self.temperature < float("inf")  # below, logits over it overflow
+        require(warm, "temperature", "0 (greedy) or at least 0.001", self.temperature)
         require(0 < self.top_p <= 1, "top_p", "above 0, at most 1", self.top_p)
         require(self.top_k >= 0, "top_k", "0 (all tokens) or more", self.top_k)
 

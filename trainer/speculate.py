@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import Any
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
@@ -65,6 +66,31 @@ def acceptance_by_position(rounds: Sequence[Round], block_size: int) -> tuple[fl
     return tuple(shares)
 
 
+def seat(drafter: Drafter, model: PreTrainedModel) -> Drafter:
+    """The drafter, changed in place, where and in what precision it drafts for this target.
+
+    One in bfloat16 beside a float32 target is widened: its features are float32. One that drafts under autocast has its matrices
+    cast here, once; autocast would make the same of them in every round, for more than it costs to draft.
+    """
+    drafter.to(model.device).eval().requires_grad_(False)
+    if _is_mixed(model, drafter):
+        for module in drafter.modules():
+            if isinstance(module, nn.Linear):
+                module.to(model.dtype)
+    elif model.dtype == torch.float32:
+        for weight in drafter.parameters():  # and no buffer: RoPE's frequencies are float32 everywhere
+            weight.data = weight.data.float()
+    return drafter
+
+
+def _is_mixed(model: PreTrainedModel, drafter: Drafter) -> bool:
+    """Whether it drafts under autocast, as in training: a float32 residual stream, the target's bfloat16 in between.
+
+    An exported drafter in bfloat16 is bfloat16 throughout, as it is where it is served.
+    """
+    return bool(model.dtype == torch.bfloat16 and drafter.norm.weight.dtype == torch.float32)
+
+
 class Speculator:
     """A target with a drafter, both on the target's device. Its taps stay on the target's layers until it is closed."""
 
@@ -74,11 +100,9 @@ class Speculator:
         layer_ids = drafter.config.dflash_config["target_layer_ids"]
         self._width = len(layer_ids) * drafter.config.hidden_size
         self._taps = Taps(model.get_decoder().layers, layer_ids, drafter.config.hidden_size)
-        weights = drafter.fc.weight.dtype
-        # A drafter trained under autocast drafts under it; an exported one has the precision that it was exported in.
-        mixed = weights == torch.float32 and model.dtype == torch.bfloat16
-        self._feature_dtype = model.dtype if mixed else weights
-        self._autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed)
+        mixed = _is_mixed(model, drafter)
+        self._feature_dtype = model.dtype if mixed else drafter.fc.weight.dtype
+        self.autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed)
 
     def __enter__(self) -> Speculator:
         return self
@@ -102,9 +126,9 @@ class Speculator:
     ) -> Decoded:
         """Answer one prompt. `give_up` is asked before every round, and ends the text there."""
         began = time.perf_counter()
-        text = _Text(self._model, self._taps, self._width)
+        text = Reading(self._model, self._taps, self._width)
         choose = Chooser(sampling, seed, self._model.device)
-        said = [choose.one(text.read(prompt_ids, last_only=True)[-1])]
+        said = [choose.one(text.read(prompt_ids, keep=1)[-1])]
         prefilled = time.perf_counter()
         rounds: list[Round] = []
         context: list[KeysValues] | None = None
@@ -118,7 +142,8 @@ class Speculator:
             text.forget(len(draft) + 1 - len(kept))
             new, kept = len(kept), _up_to_stop(kept[:room], stop_ids)
             accepted = min(new - 1, len(kept))
-            drafted = accepted if kept[-1] in stop_ids else len(draft)
+            # A text that ended did not ask for guesses behind its end; the end itself was one to guess.
+            drafted = min(len(draft), len(kept)) if kept[-1] in stop_ids else len(draft)
             rounds.append(Round(drafted, accepted, len(kept)))
             said += kept
         return Decoded(
@@ -128,10 +153,17 @@ class Speculator:
             decode_seconds=time.perf_counter() - prefilled,
         )
 
+    @torch.no_grad()
+    def features(self, token_ids: Sequence[int]) -> torch.Tensor:
+        """What the drafter reads of a text, [T, F]."""
+        text = Reading(self._model, self._taps, self._width)
+        text.read(token_ids, keep=1)
+        return text.feature_TF
+
     def _read_on(self, context: list[KeysValues] | None, feature_TF: torch.Tensor, start: int) -> list[KeysValues]:
         """The context with the features of the tokens from position `start` on."""
         position_T = torch.arange(start, start + len(feature_TF), device=feature_TF.device)
-        with self._autocast:
+        with self.autocast:
             read = self._drafter.read(feature_TF.to(self._feature_dtype), position_T)
         if context is None:
             return read
@@ -146,8 +178,8 @@ class Speculator:
         block_B[0] = anchor_id
         draft_BD = F.embedding(block_B, self._model.get_input_embeddings().weight)
         position_B = torch.arange(position, position + size, device=head_VD.device)
-        with self._autocast:
-            hidden_BD = self._drafter.draft(context, draft_BD.to(self._drafter.fc.weight.dtype), position_B)
+        with self.autocast:
+            hidden_BD = self._drafter.draft(context, draft_BD.to(self._drafter.norm.weight.dtype), position_B)
         return hidden_BD[1:].to(head_VD.dtype) @ head_VD.T  # type: ignore[no-any-return]
 
 
@@ -163,16 +195,16 @@ def decode_alone(
 ) -> Decoded:
     """The same answer by the target without a drafter: what speculative decoding is measured against."""
     began = time.perf_counter()
-    text = _Text(model)
+    text = Reading(model)
     choose = Chooser(sampling, seed, model.device)
-    said = [choose.one(text.read(prompt_ids, last_only=True)[-1])]
+    said = [choose.one(text.read(prompt_ids, keep=1)[-1])]
     prefilled = time.perf_counter()
     while said[-1] not in stop_ids and len(said) < max_new_tokens:
         said.append(choose.one(text.read([said[-1]])[-1]))
     return Decoded(token_ids=said, rounds=(), prefill_seconds=prefilled - began, decode_seconds=time.perf_counter() - prefilled)
 
 
-class _Text:
+class Reading:
     """A text as the target has read it so far: it can read on, and forget the newest tokens."""
 
     def __init__(self, model: PreTrainedModel, taps: Taps | None = None, width: int = 0) -> None:
@@ -184,8 +216,8 @@ class _Text:
         self._cache = DynamicCache(config=model.config)
         self._cache.activate_past_recording()  # or layers with a sliding window could not forget
 
-    def read(self, token_ids: Sequence[int], *, last_only: bool = False) -> torch.Tensor:
-        """Logits [T, V] behind each of the tokens, or the last one's; their features, if any are tapped, are in `feature_TF`."""
+    def read(self, token_ids: Sequence[int], *, keep: int = 0) -> torch.Tensor:
+        """Logits [T, V] behind each of the tokens, or the last `keep`; all features, if they are tapped, are in `feature_TF`."""
         device, count = self._model.device, len(token_ids)
         if self.length:
             self._cache.crop(0)  # layers with a sliding window let go of what has left it
@@ -196,7 +228,7 @@ class _Text:
                 position_ids=torch.arange(self.length, self.length + count, device=device)[None],
                 past_key_values=self._cache,
                 use_cache=True,
-                logits_to_keep=int(last_only),
+                logits_to_keep=keep,
             )
         self.length += count
         return output.logits[0]  # type: ignore[no-any-return]

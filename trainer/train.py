@@ -43,12 +43,12 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
     """The whole road, from loading the target to the last checkpoint; returns the run's last words."""
     config, live = plan.config, watch.live
     torch.set_num_threads(plan.placement.cpu_threads)
-    learner, targets = load(plan, live)
+    learner, targets, evaluator = load(plan, live)
     keeper = Keeper(run, plan, learner, live)
     keeper.restore()
     start, size = run.start, int(config.queues.gigabytes * 1e9)
 
-    with Stages(thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads)) as stages:
+    with evaluator, Stages(thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads)) as stages:
         watch.observe(stages)
         visits = Visits(plan.conversations, config.seed, config.batches.epochs, start=(start.epoch, start.position))
         samples = Queue[Sample]("samples", config.queues.samples, size)
@@ -65,6 +65,7 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
             if (outcome := learner.learn(batch)) is not None:
                 live.stepped(outcome.facts, outcome.skipped)
                 keeper.save_if_due()
+                evaluator.measure_if_due(outcome.facts.step, learner.drafter)
             if learner.is_done:
                 break
             learner.raise_if_diverged()
@@ -76,6 +77,7 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
         stages.close()
         live.set_state("finishing")
         keeper.save_last()
+        evaluator.measure_last(learner.place.step, learner.drafter, give_up=stop.is_set)
     return last_words(run, learner, interrupted=stop.is_set() and not learner.is_done)
 
 
