@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import tyro
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.run import config_of, find_run
+from trainer.runs import config_of, find_run
 
 C = TypeVar("C")
 
@@ -33,6 +33,8 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     toml = read_toml(Path(known.config)) if known.config else {}
     before = []
     if known.resume:
+        # What a run once began with is in its checkpoints.
+        toml = {name: value for name, value in toml.items() if name not in ("warm_start", "from")}
         runs = Path(known.runs or toml.get("runs", "runs"))
         config = config_of(find_run(known.resume, runs))
         before += flags({name: value for name, value in config.items() if name not in _PER_ATTEMPT})

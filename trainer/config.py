@@ -161,7 +161,7 @@ class EvaluateConfig:
     """Questions: a text or .jsonl file, or a saved dataset; by default the data's split `held_out`, `validation` or `test`."""
     limit: int = 16
     """Prompts at most, the first ones."""
-    max_new_tokens: int = 256
+    max_new_tokens: int = 128
     """Tokens of an answer at most."""
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class Evaluations:
         self._recorder.add(metrics.EVALUATIONS, 1, "skipped")
         if "skipped" not in self._told:
             self._told.add("skipped")
-            message = f"No evaluation after step {step:,}, as the one before is still under way; so it may go on."
+            message = f"No evaluation after step {step:,}, as the one before is still under way, which may happen again."
             self._notices.warn(f"{message} A greater evaluate.every, or a smaller evaluate.limit, leaves time for each.", step)
 
     def _training_estimate(self, step: int) -> float | None:

@@ -24,7 +24,7 @@ from trainer.drafter import Drafter
 from trainer.held_out import HeldOut
 from trainer.loss import drafter_loss, estimated_acceptance_length
 from trainer.moments import EvaluationFacts
-from trainer.speculate import Decoded, Speculator, acceptance_by_position, acceptance_length
+from trainer.speculate import Decoded, Speculator, acceptance_by_position, acceptance_length, seat
 from trainer.target import FeatureBatch, borrow_weights
 
 # Anchors of a held-out conversation from which the estimate is made: as the paper draws them in training.
@@ -57,7 +57,7 @@ class Evaluator:
         thread_start: Callable[[], object] = lambda: None,
     ) -> None:
         self._model = model
-        self._copy = Drafter(drafter).to(model.device).requires_grad_(False).eval()
+        self._copy = seat(Drafter(drafter), model)
         self._speculator = Speculator(model, self._copy)
         self._held_out = held_out
         self._live = live

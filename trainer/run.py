@@ -23,9 +23,7 @@ from trainer.config import ConfigError, TrainConfig
 from trainer.devices import name_of
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
-from trainer.runs import config_of as config_of
-from trainer.runs import find_run as find_run
-from trainer.runs import read_facts as read_facts
+from trainer.runs import find_run, read_facts
 
 LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
 
