@@ -12,7 +12,7 @@ import pytest
 from tests.sources import ROOT, tree
 from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig
 
-ENOUGH = 45  # each knob is a promise; more of them than this and some should go
+ENOUGH = 50  # measuring acceptance and objectives brought seven; each knob is a promise; more of them than this and some should go
 
 # Values that cannot work, and what is said of them. Loose ends of each range: just outside, far outside, not a number.
 WRONG: dict[str, list[tuple[Any, str]]] = {
@@ -46,6 +46,9 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "queues.batches": [(0, "at least 1 item")],
     "queues.features": [(0, "at least 1 item")],
     "queues.gigabytes": [(value, "above 0") for value in (0.0, -1.0, math.nan, math.inf)],
+    "evaluate.every": [(-1, "0 or more steps")],
+    "evaluate.limit": [(0, "at least 1 prompt"), (-1, "at least 1 prompt")],
+    "evaluate.max_new_tokens": [(1, "at least 2"), (0, "at least 2")],
     "checkpoint.every": [(-1, "0 or more steps")],
     "checkpoint.keep": [(0, "at least 1")],
     "watch.host": [
@@ -61,6 +64,8 @@ CHECKED_LATER = {
     "runs",
     "config",
     "resume",
+    "warm_start",
+    "evaluate.prompts",
     "drafter_device",
     "precision",
     "dataset.template_args",
@@ -211,3 +216,8 @@ def test_every_knob_is_explained() -> None:
 )
 def test_template_arguments_are_json_or_bare_words(word: str, value: Any) -> None:
     assert DatasetConfig(template_args={"enable_thinking": word}).template_values() == {"enable_thinking": value}
+
+
+def test_a_resumed_run_begins_with_nothing_but_its_checkpoint() -> None:
+    with pytest.raises(ConfigError, match="warm_start must be left out with --resume"):
+        TrainConfig(target="tiny", data="demo", resume="a", warm_start="b")

@@ -146,7 +146,7 @@ LOSS = Metric(
     name="loss",
     kind="gauge",
     column="loss",
-    help="Decay-weighted cross-entropy of the newest step, in nats per draft token.",
+    help="Loss of the newest step, in nats: per draft token, or per block where the objective is D-PACE.",
     question="Is it learning?",
 )
 LEARNING_RATE = Metric(
