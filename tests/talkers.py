@@ -1,6 +1,7 @@
 """Small random targets of several families, with the byte-level tokenizer, whose printable gibberish comes to an end."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -51,11 +52,11 @@ PROMPTS = tuple(
 )
 
 
-def talker(family: str, seed: int = 11) -> Any:
-    """A target of the family, its weights drawn from the seed."""
+def talker(family: str, seed: int = 11, **shape: Any) -> Any:
+    """A target of the family, its weights drawn from the seed, of another shape where that is given."""
     config_class, model_class, more = FAMILIES[family]
     with torch.random.fork_rng(devices=[]):
-        model = model_class(config_class(**SHAPE, **more))
+        model = model_class(config_class(**{**SHAPE, **more, **shape}))
     dice = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -68,24 +69,34 @@ def talker(family: str, seed: int = 11) -> Any:
     return model.eval().requires_grad_(False)
 
 
-def answer_of(model: Any, prompt_ids: Sequence[int], most: int) -> list[int]:
-    """What the target says greedily to a prompt, the token that ends it included, by transformers' own loop."""
-    said_1T = model.generate(torch.tensor([list(prompt_ids)]), do_sample=False, max_new_tokens=most)
-    return list(said_1T[0, len(prompt_ids) :].tolist())
+def answers_of(model: Any, prompts: Sequence[Sequence[int]], most: int) -> list[list[int]]:
+    """What the target says greedily to each prompt, the token that ends it included, by transformers' own loop."""
+    width = max(map(len, prompts))
+    padded_BT = torch.tensor([[PAD] * (width - len(prompt)) + list(prompt) for prompt in prompts])
+    mask_BT = torch.tensor([[0] * (width - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+    said_BT = model.generate(padded_BT, attention_mask=mask_BT, do_sample=False, max_new_tokens=most, pad_token_id=PAD)
+    return [said[: said.index(END) + 1 if END in said else most] for said in said_BT[:, width:].tolist()]
 
 
-def conversations_of(model: Any, chat: Chat, *, count: int, tokens: tuple[int, int] = (12, 72)) -> list[list[dict[str, str]]]:
+def conversations_of(model: Any, chat: Chat, *, count: int, tokens: tuple[int, int]) -> list[list[dict[str, str]]]:
     """`count` conversations whose answers the target came to the end of within these numbers of tokens, the end included."""
-    found = []
-    for prompt in PROMPTS:
-        asked = [{"role": "user", "content": prompt}]
-        said = answer_of(model, chat.prompt_ids(asked), tokens[1])
-        if said[-1] == END and len(said) >= tokens[0]:
-            found.append([*asked, {"role": "assistant", "content": chat.decode(said)}])
-        if len(found) == count:
-            return found
-    raise AssertionError(f"only {len(found)} answers came to an end: choose another seed")
+    asked = [[{"role": "user", "content": prompt}] for prompt in PROMPTS]
+    answers = answers_of(model, [list(chat.prompt_ids(messages)) for messages in asked], tokens[1])
+    found = [
+        [*messages, {"role": "assistant", "content": chat.decode(said)}]
+        for messages, said in zip(asked, answers, strict=True)
+        if said[-1] == END and len(said) >= tokens[0]
+    ]
+    assert len(found) >= count, f"only {len(found)} answers came to an end: choose another seed"
+    return found[:count]
 
 
 def tiny_chat() -> Chat:
     return Chat(tiny_tokenizer())
+
+
+def save_talker(model: Any, folder: Path) -> str:
+    """A folder that every command takes for a target."""
+    model.save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+    return str(folder)

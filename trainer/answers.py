@@ -144,9 +144,9 @@ def _check(folder: Path, made_with: dict[str, Any]) -> None:
     try:
         before = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        if any(folder.iterdir()):
-            raise ConfigError(f"{folder}, where the answers would be kept, holds other files: name another output") from None
         unfinished = folder / f".{MADE_WITH}"
+        if any(path != unfinished for path in folder.iterdir()):
+            raise ConfigError(f"{folder}, where the answers would be kept, holds other files: name another output") from None
         unfinished.write_bytes(orjson.dumps(made_with, option=orjson.OPT_INDENT_2))
         unfinished.rename(path)
         return

@@ -94,7 +94,7 @@ def answer_all(
     batch = _Batch(model, frozenset(stop_ids), max_new_tokens, sampling, seed)
     while questions or batch.active:
         free = batch_size - batch.active
-        if questions and free == batch_size:
+        if questions and CHANGE * free >= batch_size:
             yield batch.admit(questions.take(free))
         else:
             yield batch.step()

@@ -43,8 +43,7 @@ def mismatches(
             "and the drafter guesses the wrong one"
         )
     said, now = _values(provenance.get("template_args")), _values(template_args)
-    if said != now:
-        differing = sorted(name for name in {*said, *now} if said.get(name) != now.get(name))
+    if differing := sorted(name for name in {*said, *now} if _word(said, name) != _word(now, name)):
         told = ", ".join(f"{name} {_word(said, name)} then and {_word(now, name)} now" for name in differing)
         sentences.append(
             f"the data's answers were made with other template arguments ({told}): the target would say something else"

@@ -1,0 +1,62 @@
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import datasets
+import pytest
+
+import trainer.prepared
+from trainer.conversations import load_conversations, load_held_out
+from trainer.dialogues import Conversation
+from trainer.prepared import collect, split, write_prepared
+
+
+def conversations(count: int) -> Iterator[Conversation]:
+    for number in range(count):
+        messages = [{"role": "user", "content": str(number)}, {"role": "assistant", "content": "Ja"}]
+        row: dict[str, Any] = {"messages": messages, "category": "", "finished": number % 2 == 0}
+        yield Conversation(row=row, turns=1 + number % 3, answer_tokens=10, exact=number != 0)
+
+
+def numbers(data: datasets.Dataset) -> list[int]:
+    return [int(row["messages"][0]["content"]) for row in data]
+
+
+def test_rows_are_collected_in_order_chunk_by_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trainer.prepared, "CHUNK", 4)
+    data, counts = collect(conversations(10))
+    assert data is not None
+    assert numbers(data) == list(range(10))
+    assert counts == {"conversations": 10, "answers": 19, "answer_tokens": 100, "unfinished": 5, "exact": 9}
+
+
+def test_of_nothing_there_is_no_dataset() -> None:
+    assert collect(conversations(0)) == (None, {"conversations": 0, "answers": 0, "answer_tokens": 0, "unfinished": 0, "exact": 0})
+
+
+def test_the_seed_draws_what_is_held_out() -> None:
+    data, _ = collect(conversations(20))
+    one, same, other = (split(data, 0.25, seed) for seed in (1, 1, 2))
+    assert sorted([*numbers(one["train"]), *numbers(one["held_out"])]) == list(range(20))
+    assert (len(one["held_out"]), numbers(one["train"])) == (5, sorted(numbers(one["train"])))
+    assert numbers(one["held_out"]) == numbers(same["held_out"]) != numbers(other["held_out"])
+
+
+@pytest.mark.parametrize(("count", "ratio", "held"), [(20, 0.0, 0), (1, 0.9, 0), (2, 0.9, 1), (5, 0.05, 0)])
+def test_something_is_always_left_to_train_on(count: int, ratio: float, held: int) -> None:
+    data, _ = collect(conversations(count))
+    parts = split(data, ratio, 0)
+    assert len(parts["train"]) == count - held
+    assert ("held_out" in parts) == (held > 0)
+
+
+def test_a_folder_is_written_that_training_reads(tmp_path: Path) -> None:
+    data, _ = collect(conversations(8))
+    write_prepared(tmp_path / "new" / "out", data, {"target": "tiny", "said": "ü"}, held_out_ratio=0.25, seed=0)
+    folder = str(tmp_path / "new" / "out")
+    held_out = load_held_out(folder)
+    assert held_out is not None
+    assert (len(load_conversations(folder)), len(held_out)) == (6, 2)
+    assert load_conversations(folder).column_names == ["messages", "category", "finished"]
+    assert json.loads((tmp_path / "new" / "out" / "provenance.json").read_text(encoding="utf-8")) == {"target": "tiny", "said": "ü"}
