@@ -30,10 +30,10 @@ def config_of(*, accumulate: int = 1, max_steps: int | None = 100, **changes: An
     )
 
 
-def learner_for(config: TrainConfig, *, first_weights: int = 0, conversations: int = 100) -> Learner:
+def learner_for(config: TrainConfig, *, first_weights: int = 0, conversations: int = 100, autocast: bool = False) -> Learner:
     torch.manual_seed(first_weights)
     drafter = Drafter(drafter_architecture(tiny_config(), DRAFTER, LAYERS, MASK))
-    return Learner(drafter, borrow_weights(MODEL, CPU), config, conversations, autocast=False)
+    return Learner(drafter, borrow_weights(MODEL, CPU), config, conversations, autocast=autocast)
 
 
 def batches_of(count: int, *lengths: int) -> list[TokenBatch]:

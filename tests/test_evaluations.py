@@ -139,6 +139,15 @@ def test_a_failed_evaluation_is_a_warning_and_no_failure(live: Live) -> None:
     assert [event["event"] for event in events(live)] == ["evaluation_failed"]
 
 
+def test_failures_that_repeat_push_no_other_warning_off_the_page(live: Live) -> None:
+    live.warn("Something else.")
+    for step in range(40):
+        live.evaluation_failed(f"The evaluation after step {step} failed.")
+    assert warnings(live) == ["Something else.", "The evaluation after step 39 failed."]
+    live.evaluated(replace(FACTS, step=50))
+    assert warnings(live) == ["Something else."]
+
+
 def test_a_skipped_evaluation_is_counted_and_told_once(live: Live) -> None:
     for step in (1000, 1500):
         live.evaluation_skipped(step)

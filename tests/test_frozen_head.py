@@ -90,6 +90,15 @@ def test_half_precision_is_summed_up_in_float32_and_stays_finite(loss: Loss) -> 
 
 
 @pytest.mark.parametrize("loss", [hard, soft])
+def test_autocast_takes_no_digit_from_the_sums(loss: Loss) -> None:
+    half = [tensor.bfloat16() for tensor in (drawn(ROWS, 64, seed=4), random_weights().head_VD, drawn(PLACES, 64, seed=3))]
+    plain_R, _ = loss(*half)
+    with torch.autocast("cpu", torch.bfloat16):
+        cast_R, _ = loss(*half)
+    assert torch.equal(cast_R, plain_R)
+
+
+@pytest.mark.parametrize("loss", [hard, soft])
 def test_rows_are_worked_on_in_chunks_and_it_does_not_show(loss: Loss, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden_RD = drawn(ROWS, 64, seed=4).requires_grad_()
     head_VD, last_TD = random_weights().head_VD, drawn(PLACES, 64, seed=3)

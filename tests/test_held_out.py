@@ -67,6 +67,25 @@ def test_nothing_is_measured_without_a_split_or_where_nobody_wants_it(tmp_path: 
     assert load_held_out_set(EvaluateConfig(every=0), both, chat, 0) is None
 
 
+def test_only_the_first_question_is_asked_and_its_answer_estimated_on(tmp_path: Path, chat: Chat) -> None:
+    long = {"messages": [*conversation("One?", "Yes.")["messages"], *conversation("Two?", "No.")["messages"]]}
+    data = saved(tmp_path / "data", train=[conversation("Seen?")], held_out=[long])
+    held_out = load_held_out_set(EvaluateConfig(), data, chat, 0)
+    assert held_out is not None
+    assert [said(batch.token_T.tolist()) for batch in held_out.conversations] == ["user\nOne?\nassistant\nYes.\n"]
+
+
+def test_rows_that_cannot_be_asked_are_passed_over(tmp_path: Path, chat: Chat) -> None:
+    greeting = {"messages": [{"role": "assistant", "content": "Hello."}, {"role": "user", "content": "Hello."}]}
+    data = saved(tmp_path / "data", train=[conversation("Seen?")], held_out=[greeting, conversation("Two?")])
+    held_out = load_held_out_set(EvaluateConfig(), data, chat, 0)
+    assert held_out is not None
+    assert [said(prompt) for prompt in held_out.prompts] == ["user\nTwo?\nassistant\n"]
+    assert len(held_out.conversations) == 1
+    none = saved(tmp_path / "none", train=[conversation("Seen?")], held_out=[greeting])
+    assert load_held_out_set(EvaluateConfig(), none, chat, 0) is None
+
+
 def test_prompts_of_ones_own_have_no_answers_to_estimate_on(tmp_path: Path, chat: Chat) -> None:
     data = saved(tmp_path / "data", train=[conversation("Seen?")])
     (tmp_path / "mine.jsonl").write_text("".join(json.dumps({"prompt": text}) + "\n" for text in ("One?", "Two?")))

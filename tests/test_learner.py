@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from trainer import learner as learner_module
 from trainer.batches import Cursor, TokenBatch
 from trainer.checkpoint import read_checkpoint, write_checkpoint
 from trainer.config import LossConfig, OptimizerConfig
+from trainer.drafter import Drafter
 from trainer.learner import SKIPS_IN_A_ROW
 from trainer.loss import drafter_loss
 from trainer.optimizer import Optimizer
@@ -258,3 +260,25 @@ def test_six_steps_a_restore_and_six_more_are_twelve_bit_for_bit(tmp_path: Path)
     assert resumed.place == straight.place
     assert_identical(weights_of(resumed), weights_of(straight))
     assert repr(resumed.state()[1]) == repr(straight.state()[1])
+
+
+def test_another_thread_that_leaves_its_autocast_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's cache of casts is one for the process, and any thread clears it: a measurement beside training would, at any time."""
+
+    def leave_autocast() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            pass
+
+    def disturbed(drafter: Drafter, *arguments: Any) -> torch.Tensor:
+        thread = threading.Thread(target=leave_autocast)
+        thread.start()
+        thread.join()
+        return draft(drafter, *arguments)
+
+    draft = Drafter.draft
+    alone, beside = (learner_for(config_of(), autocast=True) for _ in range(2))
+    (batch,) = batches_of(1)
+    train(alone, [batch])
+    monkeypatch.setattr(Drafter, "draft", disturbed)
+    train(beside, [batch])
+    assert_identical(weights_of(alone), weights_of(beside))

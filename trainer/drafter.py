@@ -107,7 +107,7 @@ class Attention(nn.Module):
     def forward(self, draft_QD: torch.Tensor, context: KeysValues, rope: Rope, mask_QK: torch.Tensor | None) -> torch.Tensor:
         query = _turn(self.q_norm(self._heads(self.q_proj(draft_QD))), rope)
         key, value = (torch.cat(both, dim=1) for both in zip(context, self.read(draft_QD, rope), strict=True))
-        if query.is_cuda and len(key) < len(query):
+        if mask_QK is not None and query.is_cuda and len(key) < len(query):
             # With a mask and grouped heads only the math kernel is left there, which keeps every score for backward.
             key, value = (heads.repeat_interleave(len(query) // len(heads), 0) for heads in (key, value))
         seen = F.scaled_dot_product_attention(

@@ -13,6 +13,7 @@ from trainer.moments import EvaluationFacts, evaluated_fields
 from trainer.notices import Notices
 from trainer.parting import why_apart
 from trainer.recorder import Recorder
+from trainer.wording import one_line
 
 # A single step's estimate rests on one batch and jumps about; the mean of some is as steady as what it is compared with.
 ESTIMATES_MEANT = 20
@@ -29,6 +30,7 @@ class Evaluations:
         self._estimates: deque[tuple[int, float]] = deque(maxlen=ESTIMATES_KEPT)
         self._shown: dict[str, str] = {}  # kind of parting → the sentence on the page
         self._told: set[str] = set()  # kinds that the log and the events have
+        self._failure = ""  # the newest, on the page until an evaluation succeeds
         self.newest: EvaluationFacts | None = None
 
     def trained(self, step: int, estimated_length: float) -> None:
@@ -39,6 +41,7 @@ class Evaluations:
         if facts.training_estimated_length is None:
             facts = replace(facts, training_estimated_length=self._training_estimate(facts.step))
         self.newest = facts
+        self._notices.withdraw(self._failure)
         self._recorder.add(metrics.EVALUATIONS, 1, "done")
         self._recorder.record(metrics.EVALUATION_SECONDS, facts.seconds)
         self._notices.tell(logging.INFO, "evaluated", sentence(facts), facts.step, **evaluated_fields(facts))
@@ -46,7 +49,10 @@ class Evaluations:
 
     def failed(self, message: str, step: int) -> None:
         self._recorder.add(metrics.EVALUATIONS, 1, "failed")
-        self._notices.trouble(logging.WARNING, "evaluation_failed", message, step)
+        sentence = one_line(message)
+        self._notices.show(sentence, instead_of=self._failure)
+        self._failure = sentence
+        self._notices.tell(logging.WARNING, "evaluation_failed", sentence, step)
 
     def skipped(self, step: int) -> None:
         self._recorder.add(metrics.EVALUATIONS, 1, "skipped")

@@ -1,7 +1,7 @@
 """Acceptance measured while training: now and then a copy of the drafter decodes held-out prompts, on a thread of its own.
 
-The drafter's thread only copies its weights; the rest runs beside training, on the target's device. Nothing that happens here can
-end a run.
+The drafter's thread only copies its weights; the rest runs beside training, on the target's device, and takes its share of that.
+What fails here is told and ends no run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Protocol
 
@@ -27,13 +27,13 @@ from trainer.moments import EvaluationFacts
 from trainer.speculate import Decoded, Speculator, acceptance_by_position, acceptance_length, seat
 from trainer.target import FeatureBatch, borrow_weights
 
-# Anchors of a held-out conversation from which the estimate is made: as the paper draws them in training.
-ANCHORS = 512
+# Longest wait for the measuring thread once it is to give up, which it does between rounds.
+JOIN_SECONDS = 5.0
 
 log = logging.getLogger(__name__)
 
 
-class Evaluations(Protocol):
+class Listener(Protocol):
     """Who is told: `trainer.live.Live`."""
 
     def evaluated(self, facts: EvaluationFacts) -> None: ...
@@ -49,9 +49,10 @@ class Evaluator:
         model: PreTrainedModel,
         drafter: Qwen3Config,
         held_out: HeldOut,
-        live: Evaluations,
+        live: Listener,
         *,
         every: int,
+        anchors: int,
         max_new_tokens: int,
         stop_ids: list[int],
         thread_start: Callable[[], object] = lambda: None,
@@ -62,6 +63,9 @@ class Evaluator:
         self._held_out = held_out
         self._live = live
         self._every = every
+        self._anchors = anchors
+        # One for all evaluations: memory that a stream has used is kept for that stream.
+        self._stream = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._max_new_tokens = max_new_tokens
         self._stop_ids = stop_ids
         self._thread_start = thread_start
@@ -73,10 +77,10 @@ class Evaluator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Gives up what is under way, within one round of decoding."""
+        """Gives up what is under way, within one round of decoding; a thread that hangs is left behind."""
         self._over.set()
         if self._thread is not None:
-            self._thread.join()
+            self._thread.join(JOIN_SECONDS)
         self._speculator.close()
 
     def measure_if_due(self, step: int, drafter: nn.Module) -> None:
@@ -105,7 +109,7 @@ class Evaluator:
             for copy, weight in zip(self._copy.parameters(), drafter.parameters(), strict=True):
                 copy.copy_(weight)
         if self._model.device.type == "cuda":
-            torch.cuda.synchronize(self._model.device)  # the copy is made on this thread's stream, and read on another
+            torch.cuda.current_stream(self._model.device).synchronize()  # the copy is read on another stream
         self._thread = threading.Thread(target=self._run, args=(step,), name="evaluator", daemon=True)
         self._thread.start()
 
@@ -113,13 +117,13 @@ class Evaluator:
         began = time.monotonic()
         try:
             self._thread_start()
-            with torch.no_grad(), _own_stream(self._model.device):
+            with torch.no_grad(), torch.cuda.stream(self._stream) if self._stream else nullcontext():
                 decoded = list(self._decode())
                 estimate = self._estimate()
             if not self._over.is_set():
                 self._live.evaluated(self._facts(step, decoded, estimate, time.monotonic() - began))
         except Exception as error:
-            log.exception("The evaluation after step %s failed.", f"{step:,}")
+            log.info("What failed in the evaluation after step %s:", f"{step:,}", exc_info=True)
             reason = " ".join(str(error).split())[:200]
             self._live.evaluation_failed(f"The evaluation after step {step:,} failed ({type(error).__name__}: {reason}).")
 
@@ -139,8 +143,8 @@ class Evaluator:
             if self._over.is_set():
                 return None
             batch = held.to(device)
-            anchors = draw_anchors(batch, min(ANCHORS, batch.tokens), generator_for(0, batch.seq))
-            blocks = lay_blocks(batch, *anchors, self._copy.block_size)
+            anchor_A, used_A = draw_anchors(batch, self._anchors, generator_for(0, batch.seq))
+            blocks = lay_blocks(batch, anchor_A[used_A], used_A[used_A], self._copy.block_size)
             features = FeatureBatch(batch, self._speculator.features(batch.token_T.tolist()))
             with self._speculator.autocast:
                 parts = drafter_loss(self._copy, weights, features, blocks, LossConfig())
@@ -178,9 +182,3 @@ class Unmeasured:
     def measure_if_due(self, step: int, drafter: nn.Module) -> None: ...
 
     def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None: ...
-
-
-@contextmanager
-def _own_stream(device: torch.device) -> Iterator[None]:
-    with torch.cuda.stream(torch.cuda.Stream(device)) if device.type == "cuda" else nullcontext():  # type: ignore[no-untyped-call]
-        yield

@@ -44,7 +44,7 @@ def soft_cross_entropy(
         share_CV = (last_TD[place_R[rows]].to(head_VD.dtype) @ head_VD.T).to(logit_CV.dtype)
         share_CV.sub_(share_CV.logsumexp(1, keepdim=True)).exp_()
         total_C1 = logit_CV.logsumexp(1, keepdim=True)
-        wanted_C: torch.Tensor = torch.linalg.vecdot(share_CV, logit_CV)
+        wanted_C = (share_CV * logit_CV).sum(1)  # not vecdot: autocast makes that bfloat16
         logit_CV.sub_(total_C1).exp_().sub_(share_CV)
         return total_C1.squeeze(1) - wanted_C
 

@@ -2,50 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
 from trainer.batches import Cursor, TokenBatch, batch_of
 from trainer.chat import Chat
 from trainer.config import ConfigError, EvaluateConfig
-from trainer.conversations import Rejected, load_held_out
-from trainer.dataset import Sample, tokenise
+from trainer.conversations import Rejected, load_held_out, to_messages
+from trainer.dataset import Sample
 from trainer.prompts import load_prompts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """`prompts` are asked; `conversations` are the same ones with the data's own answers, each a batch, where the data has any."""
+    """`prompts` are asked. `conversations`, each a batch, are the same prompts with the data's own answers, where it has any."""
 
     prompts: Sequence[Sequence[int]]
     conversations: Sequence[TokenBatch]
 
 
 def load_held_out_set(config: EvaluateConfig, data: str, chat: Chat, max_positions: int) -> HeldOut | None:
-    """The held-out set of a run over `data`; None where nothing is to be measured, or nothing is held out.
+    """The held-out set of a run over `data`; None where nothing is to be measured, or nothing is held out that can be asked.
 
     A prompt and its answer must fit into the target's `max_positions` (0: no limit). Raises `ConfigError` for prompts that were
     named but cannot be asked.
     """
-    if config.every == 0 or (config.prompts is None and load_held_out(data) is None):
-        return None
     room = max_positions - config.max_new_tokens if max_positions else None
-    asked = (chat.prompt_ids(prompt.messages) for prompt in load_prompts(config.prompts or data, held_out=True, limit=config.limit))
-    prompts = [ids for ids in asked if not isinstance(ids, Rejected) and (room is None or len(ids) <= room)]
-    if prompts:
-        return HeldOut(prompts=prompts, conversations=[] if config.prompts else list(_conversations(data, chat, config.limit)))
-    if config.prompts is None:
+    if config.every == 0:
         return None
-    way = "look at them, at the target's chat template and at evaluate.max_new_tokens"
-    raise ConfigError(f"none of the prompts of evaluate.prompts {config.prompts!r} can be asked and answered: {way}")
+    if config.prompts is not None:
+        return HeldOut(prompts=_named(config.prompts, config.limit, chat, room), conversations=[])
+    rows = itertools.islice(load_held_out(data) or (), config.limit)
+    pairs = [pair for row in rows if (pair := _pair(row, chat, room))]
+    return HeldOut(prompts=[ids for ids, _ in pairs], conversations=[batch for _, batch in pairs]) if pairs else None
 
 
-def _conversations(data: str, chat: Chat, limit: int) -> Iterator[TokenBatch]:
-    rows = load_held_out(data)
-    for index, row in zip(range(limit), rows or (), strict=False):
-        tokenised = tokenise(chat, row)
-        if not isinstance(tokenised, Rejected):
-            tensors = torch.from_numpy(tokenised.token_ids), torch.from_numpy(tokenised.loss_mask)
-            yield batch_of([Sample(*tensors, index=index, epoch=0, position=index)], index, Cursor(0, index + 1))
+def _named(source: str, limit: int, chat: Chat, room: int | None) -> list[list[int]]:
+    prompts = load_prompts(source, held_out=True, limit=limit)
+    asked = [ids for prompt in prompts if (ids := _asked(prompt.messages, chat, room))]
+    if not asked:
+        way = "look at them, at the target's chat template and at evaluate.max_new_tokens"
+        raise ConfigError(f"none of the prompts of evaluate.prompts {source!r} can be asked and answered: {way}")
+    return asked
+
+
+def _asked(messages: Sequence[Mapping[str, str]], chat: Chat, room: int | None) -> list[int] | None:
+    token_ids = chat.prompt_ids(messages)
+    return None if isinstance(token_ids, Rejected) or (room is not None and len(token_ids) > room) else token_ids or None
+
+
+def _pair(row: Mapping[str, Any], chat: Chat, room: int | None) -> tuple[list[int], TokenBatch] | None:
+    """The first question of a conversation, and question and answer as a batch."""
+    messages = to_messages(row)
+    if isinstance(messages, Rejected):
+        return None
+    first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), 0)
+    tokenised, token_ids = chat.tokenise(messages[: first + 1]), _asked(messages[:first], chat, room) if first else None
+    if token_ids is None or isinstance(tokenised, Rejected) or not tokenised.learnable:
+        return None
+    tensors = torch.from_numpy(tokenised.token_ids), torch.from_numpy(tokenised.loss_mask)
+    return token_ids, batch_of([Sample(*tensors, index=0, epoch=0, position=0)], 0, Cursor(0, 1))

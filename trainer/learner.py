@@ -47,7 +47,8 @@ class Learner:
         self._target = target
         self._config = config
         self._conversations = conversations
-        self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast)
+        # The cache of casts is one for the process: another thread that leaves its autocast would clear it in the middle of a step.
+        self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False)
         self._optimizer = Optimizer(drafter, config.optimizer)
         self._numbers: list[torch.Tensor] = []
         self._pending = self.place

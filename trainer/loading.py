@@ -59,6 +59,7 @@ def _evaluator(plan: Plan, model: PreTrainedModel, live: Live) -> Evaluator | Un
         plan.held_out,
         live,
         every=plan.config.evaluate.every,
+        anchors=plan.config.drafter.anchors,
         max_new_tokens=plan.config.evaluate.max_new_tokens,
         stop_ids=stop_token_ids(model, plan.chat.end_token_id(), plan.chat.eos_id),
         thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads),
