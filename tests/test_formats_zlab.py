@@ -91,6 +91,13 @@ def test_what_is_written_reads_back_as_the_same_drafter(tmp_path: Path) -> None:
     assert Drafter(config).state_dict().keys() == tiny_drafter().state_dict().keys()
 
 
+def test_what_a_drafter_asks_of_the_logits_is_kept(tmp_path: Path) -> None:
+    own = {"mask_token_id": 259, "target_layer_ids": [1], "final_logit_softcapping": 30.0}
+    config = zlab.read_architecture(put(tmp_path / "f", written(dflash_config=own)))
+    again = zlab.config_json(config, tiny_config(), torch.float32)
+    assert again["dflash_config"]["final_logit_softcapping"] == 30.0
+
+
 def test_older_folders_have_keys_at_the_top_or_leave_them_out(tmp_path: Path) -> None:
     old = written(dflash_config={"mask_token_id": 259}, block_size=10, num_target_layers=36, num_hidden_layers=5)
     del old["rope_parameters"], old["layer_types"]

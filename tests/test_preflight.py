@@ -226,6 +226,7 @@ def test_a_last_hidden_state_that_travels_with_the_features_counts_too(plan: Pla
         ("final_logit_softcapping", 30.0, True),
         ("final_logit_softcapping", None, False),
         ("logit_scale", 0.0625, True),
+        ("logit_scale", None, False),
         ("logits_scaling", 8, True),
         ("logits_scaling", 1.0, False),
     ],

@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trainer.config import ConfigError
+from trainer.config import ConfigError, DatasetConfig
 from trainer.conversations import fingerprint, load_conversations, load_held_out
+from trainer.provenance import mismatches, read_provenance
 from trainer.trained import Trained
 
 
@@ -25,41 +27,63 @@ class Use:
 def cautions(trained: Trained, use: Use) -> Iterator[str]:
     """Each thing in which this use differs from the training, or by which its figures flatter or wrong the drafter."""
     if trained.step == 0:
-        yield "The drafter is untrained: it shows how a drafter is served, not what one is worth."
-    if trained.target and Path(trained.target).name.lower() != Path(use.target).name.lower():
-        yield (
-            f"The drafter was trained for target {trained.target!r} and drafts for {use.target!r} here: "
-            "what another model says is harder to guess, even where all sizes fit."
-        )
-    trained_in = trained.facts.precision
-    if trained_in and trained_in != use.precision:
-        yield (
-            f"The drafter was trained beside a target in {trained_in} and drafts for one in {use.precision} here: the two say "
-            f"other words after a while, so that less may be accepted than in --precision {trained_in}."
-        )
-    yield from _other_template(trained, use)
+        yield "The drafter is untrained: it shows how a drafter is served, and not what one is worth."
+        return
+    differences = [*_other_target(trained, use), *_other_precision(trained, use), *_other_template(trained, use)]
+    # If the training differs from this use, its data does too: one sentence is enough.
+    yield from differences or _other_data(trained, use)
     if _seen_in_training(trained, use.prompts):
         yield (
-            "The prompts are those of the data that the drafter was trained on: what is accepted of answers "
-            "that it has seen says little of new ones."
+            "The prompts are those of the data that the drafter was trained on: how much is accepted of answers that it has seen "
+            "says little of new ones."
+        )
+
+
+def _other_target(trained: Trained, use: Use) -> Iterator[str]:
+    if trained.target and Path(trained.target).name.lower() != Path(use.target).name.lower():
+        yield (
+            f"The drafter was trained for target {trained.target!r} and drafts for {use.target!r} here: what another model says is "
+            "harder to guess, even where all sizes fit."
+        )
+
+
+def _other_precision(trained: Trained, use: Use) -> Iterator[str]:
+    before = trained.facts.precision
+    if before and before != use.precision:
+        yield (
+            f"The drafter was trained beside a target in {before} and drafts for one in {use.precision} here: the two say other "
+            f"words after a while, so that less may be accepted than with --precision {before}."
         )
 
 
 def _other_template(trained: Trained, use: Use) -> Iterator[str]:
-    told, here = trained.facts.template_args, dict(use.template_args)
-    if trained.facts.run and told != here:
+    before, here = _values(trained.facts.template_args), _values(use.template_args)
+    if trained.facts.run and before != here:
         yield (
-            f"The drafter was trained with {_spelt(told)} for the target's chat template, and {_spelt(here)} here: "
-            "a target that is asked in another way, as for thoughts, answers in another way."
+            f"The drafter was trained with {_spelt(before)} for the target's chat template and is evaluated with {_spelt(here)}: "
+            "a target that is asked in another way, as with thoughts or without, answers in another way."
         )
 
 
-def _spelt(arguments: Mapping[str, object]) -> str:
-    return " ".join(f"{name} {value}" for name, value in arguments.items()) or "no arguments"
+def _other_data(trained: Trained, use: Use) -> Iterator[str]:
+    """Where the training itself was off: its data were not made as this target is used."""
+    told = read_provenance(trained.facts.data) if trained.facts.data else None
+    if told is None:
+        return
+    for sentence in mismatches(told, target=use.target, precision=use.precision, template_args=use.template_args):
+        yield f"Of the training: {sentence}."
 
 
 def _seen_in_training(trained: Trained, prompts: str) -> bool:
-    """Whether the prompts are a training split: a saved dataset's that holds no other is read instead."""
+    """Whether the prompts are those trained on. Of data with a held-out split, that one is asked, so that they are not."""
     with suppress(ConfigError):
         return load_held_out(prompts) is None and fingerprint(load_conversations(prompts)) == trained.facts.data_fingerprint
     return False
+
+
+def _values(template_args: Mapping[str, Any]) -> dict[str, Any]:
+    return DatasetConfig(template_args={name: str(word) for name, word in template_args.items()}).template_values()
+
+
+def _spelt(arguments: Mapping[str, Any]) -> str:
+    return "the arguments " + ", ".join(f"{name}={value}" for name, value in arguments.items()) if arguments else "no arguments"

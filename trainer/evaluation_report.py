@@ -68,7 +68,10 @@ class Report:
 
     def by_prompt(self) -> list[dict[str, Any]]:
         """A row for each prompt, for JSON."""
-        return [_row(answer) for answer in self.answers]
+        return [{**_row(answer), "identical": self._is_identical(answer)} for answer in self.answers]
+
+    def _is_identical(self, answer: Answered) -> bool | None:
+        return answer.parting is None if self.total.lossless is not None else None
 
     def lossless_sentence(self) -> str:
         """Whether the drafter changed a text, for answers that were compared."""
@@ -102,7 +105,7 @@ class Report:
         places = enumerate(self.total.acceptance_by_position, start=1)
         shares = " · ".join(f"{place}: {UNKNOWN if share is None else percent(share)}" for place, share in places)
         rate = number(self.total.draft_tokens_per_second, ",.0f")
-        return [f"Accepted, by place in the draft: {shares}.", f"Drafted: {rate} tokens/s, first tokens not counted."]
+        return [f"Accepted, by place in the draft: {shares}.", f"Drafted: {rate} tokens/s."]
 
 
 def report(answers: Sequence[Answered], block_size: int, *, compared: bool) -> Report:

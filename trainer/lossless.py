@@ -24,7 +24,7 @@ class Parting:
     """The first place, counted from 0 in the answer, where a drafted answer differs from the target's own.
 
     A token is None where its answer had ended. `logit_gap` is by how much the target prefers its own token when it reads the common
-    text in one pass; below 0 it then prefers the other. `rounding` is the most that a logit changes if that text is read bit by bit.
+    text in one pass; below 0 it then prefers the other. `rounding` is the most by which a logit changes if it is read in portions.
     """
 
     position: int

@@ -102,7 +102,7 @@ class Speculator:
         self._taps = Taps(model.get_decoder().layers, layer_ids, drafter.config.hidden_size)
         mixed = _is_mixed(model, drafter)
         self._feature_dtype = model.dtype if mixed else drafter.fc.weight.dtype
-        self.autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed)
+        self.autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False)
 
     def __enter__(self) -> Speculator:
         return self
