@@ -154,7 +154,10 @@ def test_a_last_step_that_cannot_be_saved_fails_the_run_and_names_what_is_left(
     kept.learner.at(1234)
     with pytest.raises(UnsavedError) as unsaved:
         kept.keeper.save_last()
-    assert str(unsaved.value) == "the checkpoint of the last step, 1,234, could not be written; the newest one is of step 1,000"
+    assert str(unsaved.value) == (
+        "the checkpoint of the last step, 1,234, could not be written (No space left on device), and the newest one is of step 1,000: "
+        "--resume goes on from it; make room first"
+    )
     assert len(kept.live.failures) == 1
 
 
@@ -162,5 +165,5 @@ def test_and_says_so_where_there_is_none(tmp_path: Path, monkeypatch: pytest.Mon
     kept = Kept(tmp_path, every=0)
     break_disk(monkeypatch)
     kept.learner.at(7)
-    with pytest.raises(UnsavedError, match=r"the last step, 7, could not be written; there is none$"):
+    with pytest.raises(UnsavedError, match=r"the last step, 7, could not be written \(.*\), and there is none; make room first$"):
         kept.keeper.save_last()

@@ -27,11 +27,12 @@ class Keeper:
             "config": dataclasses.asdict(plan.config),
             # With these a checkpoint says by itself what it holds and where that comes from.
             "drafter": plan.drafter.to_dict(),
-            "run": {name: run.facts.get(name) for name in ("id", "command", "git_commit", "versions", "data")},
+            "run": {name: run.facts.get(name) for name in ("id", "command", "git_commit", "versions", "data", "from")},
         }
         self._learner = learner
         self._live = live
         self._saved_step = 0
+        self._trouble = ""
 
     def restore(self) -> None:
         """Put the learner where the run's checkpoint left it, if the run goes on from one."""
@@ -48,8 +49,13 @@ class Keeper:
         """Write the checkpoint that a run ends with. Raises `UnsavedError` where that fails."""
         self.save()
         if self._saved_step != self._learner.place.step:
-            kept = f"the newest one is of step {self._saved_step:,}" if self._saved_step else "there is none"
-            raise UnsavedError(f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written; {kept}")
+            kept = (
+                f"the newest one is of step {self._saved_step:,}: --resume goes on from it" if self._saved_step else "there is none"
+            )
+            raise UnsavedError(
+                f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written ({self._trouble}), and {kept}; "
+                "make room first"
+            )
 
     def save(self) -> None:
         """Write a checkpoint now, unless this step has one."""
@@ -62,6 +68,7 @@ class Keeper:
             path = write_checkpoint(self._run.checkpoints, place, weights, optimizer, self._facts, self._config.keep)
             size = folder_bytes(path)
         except OSError as error:
+            self._trouble = error.strerror or str(error)
             self._live.checkpoint_failed(f"The checkpoint of step {place.step:,} could not be written: {error}.")
             return
         self._saved_step = place.step

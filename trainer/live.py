@@ -73,7 +73,7 @@ class Live:
     # What the run says.
 
     def phase(self, text: str) -> None:
-        """What it is doing while it starts, as in "loading the target"."""
+        """What it is doing while it starts or finishes, as in "loading the target"."""
         self._phase, self._phase_since = text, self._clock()
 
     def began(self, step: int = 0, context_tokens: int = 0, draft_tokens: int = 0, samples: int = 0) -> None:

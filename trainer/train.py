@@ -19,7 +19,9 @@ from trainer.batches import TokenBatch, pack
 from trainer.target import FeatureBatch
 from trainer.learner import Learner
 from trainer.checkpoint import checkpoint_folder
+from trainer.evaluator import Evaluator, Unmeasured
 from trainer.keeper import Keeper
+from trainer.live import Live
 from trainer.loading import load
 from trainer.queues import OrderedQueue, Queue
 from trainer.run import Run, open_run
@@ -65,9 +67,10 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
             if (outcome := learner.learn(batch)) is not None:
                 live.stepped(outcome.facts, outcome.skipped)
                 keeper.save_if_due()
-                evaluator.measure_if_due(outcome.facts.step, learner.drafter)
             if learner.is_done:
                 break
+            if outcome is not None:
+                evaluator.measure_if_due(outcome.facts.step, learner.drafter)
             learner.raise_if_diverged()
         else:
             if not stop.is_set():
@@ -75,10 +78,17 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
                     live.stepped(outcome.facts, outcome.skipped)
                 live.arrived()
         stages.close()
-        live.set_state("finishing")
-        keeper.save_last()
-        evaluator.measure_last(learner.place.step, learner.drafter, give_up=stop.is_set)
+        wind_up(learner, keeper, evaluator, live, stop)
     return last_words(run, learner, interrupted=stop.is_set() and not learner.is_done)
+
+
+def wind_up(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, live: Live, stop: threading.Event) -> None:
+    """What is still to do once the last step is taken."""
+    live.set_state("finishing")
+    live.phase("writing the last checkpoint")
+    keeper.save_last()
+    live.phase("measuring acceptance")
+    evaluator.measure_last(learner.place.step, learner.drafter, give_up=stop.is_set)
 
 
 def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 from trainer import metrics
 from trainer.config import EXIT_INTERRUPTED, ConfigError, WatchConfig
 from trainer.console import Console, choose_mode
+from trainer.keeper import UnsavedError
 from trainer.live import Live
 from trainer.record import RecordLogHandler, RunRecord
 from trainer.recorder import Recorder
@@ -88,11 +89,11 @@ class Watch:
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None
-        # What is wrong with the target is a sentence, and needs no traceback.
-        plain = isinstance(error.__cause__, ConfigError)
+        # What is wrong with the target, or with the disk at the very end, is a sentence, and needs no traceback.
+        plain = isinstance(error.__cause__, ConfigError) or isinstance(error, UnsavedError)
         text = str(error) if plain else "".join(traceback.format_exception(error))
         log.error("%s", text.rstrip())
-        self.live.failed(stage, error, text)
+        self.live.failed(stage, str(error) if plain else error, text)
         self._last_words = self.live.verdict().sentence
 
 
