@@ -105,9 +105,22 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path) -> None:
 def test_a_damaged_word_of_how_they_were_made_is_told(tmp_path: Path) -> None:
     fill(tmp_path / "d")
     (tmp_path / "d" / MADE_WITH).write_text("{")
-    with pytest.raises(ConfigError, match=r"made_with\.json cannot be read: remove"), open_answers(tmp_path / "d", WITH):
+    with (
+        pytest.raises(ConfigError, match=r"made_with\.json cannot be read, .*: name another output"),
+        open_answers(tmp_path / "d", WITH),
+    ):
         pass
     assert (tmp_path / "d" / LINES).exists()
+
+
+def test_how_they_were_made_is_on_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def look(_: int) -> None:
+        seen.append((json.loads((tmp_path / "d" / f".{MADE_WITH}").read_text()), (tmp_path / "d" / MADE_WITH).exists()))
+
+    seen: list[Any] = []
+    monkeypatch.setattr(os, "fsync", look)
+    fill(tmp_path / "d")
+    assert seen == [(WITH, False)]
 
 
 def test_a_folder_without_an_answer_is_removed(tmp_path: Path) -> None:

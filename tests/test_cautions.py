@@ -11,6 +11,7 @@ import pytest
 from tests.made_runs import tiny_drafter
 from trainer.cautions import Use, cautions
 from trainer.conversations import fingerprint, load_conversations
+from trainer.prompts import fingerprint_prompts, load_prompts
 from trainer.provenance import NAME
 from trainer.trained import Trained, TrainingFacts
 
@@ -44,7 +45,7 @@ def test_an_untrained_drafter() -> None:
 
 def test_another_target() -> None:
     assert "trained for target 'Qwen/Qwen3-8B' and drafts for 'tiny' here" in only(trained(target="Qwen/Qwen3-8B"))
-    assert told(trained(target="Qwen/Qwen3-8B"), target="models/qwen3-8b") == [], "a copy of it"
+    assert told(trained(target="Qwen/Qwen3-8B"), target="./models/qwen3-8b") == [], "a copy of it"
 
 
 def test_another_precision() -> None:
@@ -86,3 +87,24 @@ def test_prompts_of_the_training(tmp_path: Path) -> None:
     assert "that the drafter was trained on" in only(seen, prompts=str(tmp_path / "plain"))
     assert told(seen, prompts=str(tmp_path / "split")) == [], "its other split is asked"
     assert told(trained(data_fingerprint="another"), prompts=str(tmp_path / "plain")) == []
+
+
+def test_prompts_that_the_training_data_were_made_from(tmp_path: Path) -> None:
+    asked, other = str(tmp_path / "asked.txt"), str(tmp_path / "other.txt")
+    Path(asked).write_text("Hi\nWhy?\nBye\n")
+    Path(other).write_text("Hi\nWhy not?\n")
+    known = fingerprint_prompts(load_prompts(asked, limit=2))
+    (tmp_path / NAME).write_text(json.dumps({"prompts_fingerprint": known, "limit": 2, "seed": 5}))
+    drafter = trained(data=str(tmp_path), template_args={})
+    assert "those that the training data were made from" in only(drafter, template_args={}, prompts=asked)
+    for name in (other, "stdlib", str(tmp_path / "nowhere")):
+        assert told(drafter, template_args={}, prompts=name) == []
+    (tmp_path / NAME).write_text(json.dumps({"target": "tiny"}))
+    assert told(drafter, template_args={}, prompts=asked) == [], "data of unknown prompts"
+
+
+def test_stdlib_prompts_are_known_in_whichever_order_they_are_asked(tmp_path: Path) -> None:
+    known = fingerprint_prompts(load_prompts("stdlib", seed=5, limit=9))
+    (tmp_path / NAME).write_text(json.dumps({"prompts_fingerprint": known, "limit": 9, "seed": 5}))
+    drafter = trained(data=str(tmp_path), template_args={})
+    assert "those that the training data were made from" in only(drafter, template_args={}, prompts="stdlib")

@@ -16,7 +16,6 @@ from trainer.command import flags, parse, read_train_config
 from trainer.config import (
     BatchesConfig,
     CheckpointConfig,
-    ConfigError,
     DatasetConfig,
     DrafterConfig,
     LossConfig,
@@ -115,12 +114,12 @@ def test_of_a_flag_given_twice_the_last_counts() -> None:
         (["--target", "tiny"], ["--data"]),
         ([*NEEDED, "--drafter.blok-size", "8"], ["Unrecognized options: --drafter.blok-size", "--drafter.block-size"]),
         ([*NEEDED, "--drafter.block", "8"], ["Unrecognized options: --drafter.block"]),
-        ([*NEEDED, "--drafter.block-size", "1"], ["drafter.block_size must be at least 2 (one anchor, one guess), got 1"]),
+        ([*NEEDED, "--drafter.block-size", "1"], ["train: --drafter.block-size must be at least 2 (one anchor, one guess), got 1"]),
         ([*NEEDED, "--drafter.block-size", "eight"], ["--drafter.block-size", "eight"]),
         ([*NEEDED, "--seed", "1.5"], ["--seed", "1.5"]),
         ([*NEEDED, "--watch.console", "loud"], ["loud", "auto", "plain"]),
-        ([*NEEDED, "--dataset.max-length", "9000"], ["batches.token_budget must be at least dataset.max_length (9000)"]),
-        ([*NEEDED, "--optimizer.weight-decay", "-1e-5"], ["optimizer.weight_decay must be 0 or more, got -1e-05"]),
+        ([*NEEDED, "--dataset.max-length", "9000"], ["train: --batches.token-budget must be at least --dataset.max-length (9000)"]),
+        ([*NEEDED, "--optimizer.weight-decay", "-1e-5"], ["train: --optimizer.weight-decay must be 0 or more, got -1e-05"]),
     ],
 )
 def test_wrong_flags_are_told(refused: Refused, words: list[str], said: list[str]) -> None:
@@ -197,7 +196,7 @@ def test_flags_win_wherever_they_stand(toml: Callable[[str], list[str]]) -> None
         ("drafter = 8", "--drafter"),
         ("seed = {a = 1}", "--seed.a"),
         ("seed = true", "--seed"),
-        ("[drafter]\nblock_size = 1", "drafter.block_size must be at least 2 (one anchor, one guess), got 1"),
+        ("[drafter]\nblock_size = 1", "--drafter.block-size must be at least 2 (one anchor, one guess), got 1"),
         ('[drafter]\nblock_size = "x"', "--drafter.block-size"),
         ("[drafter", "run.toml is not valid TOML: Expected ']'"),
         ("seed = 1\nseed = 2", "run.toml is not valid TOML: Cannot overwrite a value"),
@@ -297,5 +296,33 @@ def test_nothing_is_said_of_none() -> None:
     assert flags({"name": None, "drafter": {"mask_token_id": None}}) == []
 
 
-def test_config_errors_are_value_errors() -> None:
-    assert issubclass(ConfigError, ValueError)
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (
+            "prepare --target tiny --prompts stdlib --output out --top-p 0.5",
+            "--top-p must be left out where temperature is 0, which always takes the likeliest token, got 0.5",
+        ),
+        ("evaluate --checkpoint a --prompts stdlib --limit 0", "--limit must be at least 1, got 0"),
+        ("evaluate --checkpoint a --prompts stdlib --top-k -1", "--top-k must be 0 (all tokens) or more, got -1"),
+        ("export --output out", "there is nothing to export: give --checkpoint, or --dry-run with --target"),
+        ("export --output out --dry-run", "--target must be given with --dry-run, as there is no run to take it from"),
+        (
+            "export --output out --checkpoint a --drafter.layers 2 --drafter.target-layer-ids 1 3",
+            "--drafter.layers 2 --drafter.target-layer-ids 1 3 only goes with --dry-run: a trained drafter has its shape",
+        ),
+        ("train --target tiny --data demo --dataset.max-length 7", "--dataset.max-length must be at least 8 tokens, got 7"),
+        (
+            "train --target tiny --data demo --resume a --from b",
+            "--from must be left out with --resume: a run goes on from its own checkpoint, got 'b'",
+        ),
+    ],
+)
+def test_a_value_that_cannot_work_is_one_sentence_of_any_command(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, said: str
+) -> None:
+    monkeypatch.setattr("trainer.command.config_of", lambda run: {})
+    monkeypatch.setattr("trainer.command.find_run", lambda name, runs: runs)
+    name, *words = command.split()
+    assert main([name, *words]) == 2
+    assert capsys.readouterr().err == f"{name}: {said}\n"

@@ -1,4 +1,4 @@
-"""trainer/config.py: each wrong value is answered with the field, the value and the way out."""
+"""trainer/config.py: each wrong value is answered with the flag, the value and the way out."""
 
 import ast
 import dataclasses
@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.sources import ROOT, tree
-from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig
+from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig, flag_of, require
 
 ENOUGH = 50  # measuring acceptance and objectives brought seven; each knob is a promise; more of them than this and some should go
 
@@ -23,13 +23,13 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "max_steps": [(0, "at least 1"), (-5, "at least 1")],
     "target_devices": [((), "at least one device")],
     "cpu_threads": [(0, "at least 1"), (-1, "at least 1")],
-    "dataset.max_length": [(7, "at least 8 tokens"), (-1, "at least 8 tokens"), (8193, "batches.token_budget must be at least")],
-    "batches.token_budget": [(7, "at least 8 tokens"), (3071, "at least dataset.max_length (3072)")],
+    "dataset.max_length": [(7, "at least 8 tokens"), (-1, "at least 8 tokens"), (8193, "--batches.token-budget must be at least")],
+    "batches.token_budget": [(7, "at least 8 tokens"), (3071, "at least --dataset.max-length (3072)")],
     "batches.epochs": [(0, "at least 1")],
     "drafter.block_size": [
         (1, "at least 2 (one anchor, one guess)"),
         (0, "at least 2"),
-        (3073, "at most dataset.max_length (3072)"),
+        (3073, "at most --dataset.max-length (3072)"),
     ],
     "drafter.layers": [(0, "at least 1")],
     "drafter.anchors": [(0, "at least 1")],
@@ -105,21 +105,27 @@ def config_with(name: str, value: Any) -> TrainConfig:
 @pytest.mark.parametrize(
     ("name", "value", "way_out"), [(name, value, way_out) for name, cases in WRONG.items() for value, way_out in cases]
 )
-def test_a_wrong_value_is_told_with_its_field_and_the_way_out(name: str, value: Any, way_out: str) -> None:
+def test_a_wrong_value_is_told_with_its_flag_and_the_way_out(name: str, value: Any, way_out: str) -> None:
     with pytest.raises(ConfigError) as caught:
         config_with(name, value)
     message = str(caught.value)
-    assert name in message
+    assert flag_of(name) in message
     assert repr(value) in message
     assert " must be " in message
     assert way_out in message
     assert "\n" not in message
 
 
+def test_what_was_not_given_is_not_told() -> None:
+    with pytest.raises(ConfigError) as caught:
+        require(False, "target_devices", "given", None)
+    assert str(caught.value) == "--target-devices must be given"
+
+
 def test_a_decay_that_the_objective_would_ignore_is_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         LossConfig(objective="dpace", gamma=7.0)
-    assert str(caught.value) == "loss.gamma must be left out where loss.objective is dpace: it has no decay, got 7.0"
+    assert str(caught.value) == "--loss.gamma must be left out where --loss.objective is dpace: it has no decay, got 7.0"
     assert LossConfig(objective="distillation", gamma=7.0).gamma == 7.0
 
 
@@ -219,5 +225,5 @@ def test_template_arguments_are_json_or_bare_words(word: str, value: Any) -> Non
 
 
 def test_a_resumed_run_begins_with_nothing_but_its_checkpoint() -> None:
-    with pytest.raises(ConfigError, match="warm_start must be left out with --resume"):
+    with pytest.raises(ConfigError, match=r"^--from must be left out with --resume"):
         TrainConfig(target="tiny", data="demo", resume="a", warm_start="b")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.devices import choose_precision, find_device, place
+from trainer.devices import choose_precision, find_device, first_device, place
 
 Machine = Callable[..., None]
 
@@ -53,8 +53,14 @@ def test_auto_gives_the_last_gpu_to_the_drafter(machine: Machine, gpus: int, tar
 def test_gpus_that_cannot_be_used_are_none(machine: Machine) -> None:
     machine(HOPPER, HOPPER, usable=False)
     assert str(place(config()).drafter) == "cpu"
-    with pytest.raises(ConfigError, match=r"this machine has cpu$"):
+    with pytest.raises(ConfigError, match=r"this machine has cpu: name what it has, or leave drafter_device out$"):
         find_device("cuda:0", "drafter_device")
+
+
+@pytest.mark.parametrize(("gpus", "first"), [(0, "cpu"), (1, "cuda:0"), (3, "cuda:0")])
+def test_one_device_is_the_first_gpu_where_there_is_one(machine: Machine, gpus: int, first: str) -> None:
+    machine(*[HOPPER] * gpus)
+    assert first_device() == first
 
 
 def test_devices_given_by_name(machine: Machine) -> None:
@@ -95,7 +101,8 @@ def test_a_device_that_is_not_there(machine: Machine, field: str, name: str) -> 
     machine(HOPPER, HOPPER)
     with pytest.raises(ConfigError) as caught:
         place(config(**{field: ("cpu", name) if field == "target_devices" else name}))
-    assert str(caught.value) == f"{field} names {name!r}, but this machine has cpu, cuda:0, cuda:1"
+    way = f"name what it has, or leave {field} out"
+    assert str(caught.value) == f"{field} names {name!r}, but this machine has cpu, cuda:0, cuda:1: {way}"
 
 
 @pytest.mark.parametrize(

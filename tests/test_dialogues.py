@@ -111,7 +111,7 @@ def test_a_turn_that_does_not_fit_cuts_a_conversation_short(answers: Answers) ->
     assert talk.next_question(0, warnings.append) is not None
     assert talk.next_question(1, warnings.append) is None
     assert dict(talk.dropped) == {"too_long": 1}
-    assert warnings[0].startswith("Prompt 1 is left out: its ")
+    assert warnings[0].startswith("Prompt 2 is left out: its ")
     assert talk.hear(spoken("Me")) is None
     assert dict(talk.cut_short) == {"too_long": 1}
     (made,) = talk.conversations(keep_unfinished=False)

@@ -1,5 +1,7 @@
 """`python -m trainer evaluate`: drafters decode for real, and what is told of it is true."""
 
+import errno
+import io
 import json
 import re
 import shutil
@@ -7,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pytest
 import torch
 
@@ -16,6 +19,7 @@ from trainer.__main__ import main
 from trainer.config import DrafterConfig
 from trainer.drafter import Drafter
 from trainer.export import ExportConfig, export
+from trainer.lossless import Divergence
 from trainer.speculate import Decoded, Speculator
 from trainer.tiny import tiny_model, tiny_tokenizer
 
@@ -76,7 +80,7 @@ def test_json_is_all_that_stdout_gets(evaluate: Evaluate, capsys: Said) -> None:
     told = strict(capsys.readouterr().out)
     assert set(told) == documented()
     assert (told["step"], told["target"], told["block_size"], told["prompts"]) == (6, "tiny", 4, 3)
-    assert (told["lossless"], told["identical_prompts"], told["partings"]) == (True, 3, [])
+    assert (told["lossless"], told["identical_prompts"], told["divergences"]) == (True, 3, [])
     assert 1 <= told["acceptance_length"] <= 4
     assert len(told["acceptance_by_position"]) == 3
     assert told["tokens"] == sum(row["tokens"] for row in told["by_prompt"]) == 3 + told["rounds"] + told["accepted_tokens"]
@@ -167,9 +171,9 @@ def test_a_drafter_that_changes_the_text_is_found_out(evaluate: Evaluate, capsys
     said = capsys.readouterr()
     told = strict(said.out)
     assert (told["lossless"], told["identical_prompts"]) == (False, 2)
-    (parting,) = told["partings"]
-    assert (parting["prompt"], parting["position"], parting["token"], parting["is_rounding"]) == (1, 3, 0, False)
-    assert parting["logit_gap"] > 1000 * parting["rounding"]
+    (divergence,) = told["divergences"]
+    assert (divergence["prompt"], divergence["position"], divergence["token"], divergence["is_rounding"]) == (1, 3, 0, False)
+    assert divergence["logit_gap"] > 1000 * divergence["rounding"]
     assert "NOT lossless: 2 of 3 answers" in said.err
 
 
@@ -184,7 +188,7 @@ def test_other_precision_than_in_training_is_warned_of_and_works(evaluate: Evalu
     assert [f"Warning: {sentence}" for sentence in told["warnings"]] == [
         line for line in said.err.splitlines() if line.startswith("Warning: ")
     ]
-    assert told["lossless"] or all(parting["is_rounding"] for parting in told["partings"])
+    assert told["lossless"] or all(divergence["is_rounding"] for divergence in told["divergences"])
 
 
 def test_long_prompts_are_left_out_and_told(evaluate: Evaluate, folder: Path, capsys: Said) -> None:
@@ -206,6 +210,62 @@ def test_json_into_a_file_beside_the_table(evaluate: Evaluate, folder: Path, cap
     assert evaluate("--output", str(folder / "out.json")) == 2
     assert "exists already" in capsys.readouterr().err
     assert (folder / "out.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("words", [[], ["--json"]], ids=["table", "json"])
+@pytest.mark.parametrize("trouble", ["full", "meanwhile"])
+def test_a_file_that_cannot_be_written_costs_no_result(
+    evaluate: Evaluate, folder: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch, trouble: str, words: list[str]
+) -> None:
+    """The disk is full, or another process made the file while the drafter was asked."""
+    place, real = folder / "out.json", Path.open
+
+    class Full(io.StringIO):
+        def write(self, _: str) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def open_(path: Path, mode: str = "r", **how: Any) -> Any:
+        if path == place and mode == "x":
+            if trouble == "full":
+                real(path, mode).close()
+                return Full()
+            path.write_text("another's")
+        return real(path, mode, **how)
+
+    monkeypatch.setattr(Path, "open", open_)
+    assert evaluate("--limit", "1", "--output", str(place), *words) == 2
+    said = capsys.readouterr()
+    assert ('"acceptance_length"' if words else "acceptance length") in said.out
+    reason = "No space left on device" if trouble == "full" else "File exists"
+    assert f"output '{place}' cannot be written ({reason}): " in said.err
+    assert sorted(path.name for path in folder.iterdir() if path.name.startswith((".", "out"))) == ["out.json"][trouble == "full" :]
+    if trouble == "meanwhile":
+        assert place.read_text() == "another's"
+
+
+def test_numbers_that_json_has_no_word_for_are_null(evaluate: Evaluate, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Divergence(position=1, token=2, target_token=3, logit_gap=float("nan"), rounding=float("inf"))
+    monkeypatch.setattr("trainer.side_by_side.find_divergence", lambda *_: broken)
+    assert evaluate("--limit", "1", "--json") == 1
+    (divergence,) = strict(capsys.readouterr().out)["divergences"]
+    assert (divergence["logit_gap"], divergence["rounding"], divergence["is_rounding"]) == (None, None, False)
+
+
+def test_the_split_that_is_asked_is_told(evaluate: Evaluate, folder: Path, capsys: Said) -> None:
+    rows = {name: datasets.Dataset.from_list([{"prompt": f"Say {name}"}]) for name in ("train", "held_out")}
+    datasets.DatasetDict(rows).save_to_disk(str(folder / "d1"))
+    assert evaluate("--prompts", str(folder / "d1")) == 0
+    assert f"Asked: the split 'held_out' of '{folder / 'd1'}'" in capsys.readouterr().out
+    for prompts, split in (("d1", "held_out"), ("asked.txt", None)):
+        assert evaluate("--prompts", str(folder / prompts), "--json") == 0
+        assert strict(capsys.readouterr().out)["settings"]["split"] == split
+
+
+def test_progress_has_a_beginning_and_an_end(evaluate: Evaluate, capsys: Said) -> None:
+    assert evaluate() == 0
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "Loading target 'tiny' in float32 on cpu."
+    assert re.fullmatch(r"3 of 3 prompts answered, acceptance length \d\.\d\d", lines[-1])
 
 
 def broken_weights(folder: Path) -> None:
@@ -246,10 +306,10 @@ def nothing(_: Path) -> None: ...
         (nothing, "--prompts {}/nosuch.txt", "are neither a file nor a folder"),
         (nothing, "--prompts {}/empty.txt", "hold no prompt"),
         (nothing, "--target nosuch/folder/here", "is no folder and no hub id"),
-        (nothing, "--max-new-tokens 4096", "none of the 3 prompts can be answered (prompt 0: its "),
-        (nothing, "--max-new-tokens 1", "max_new_tokens must be at least 2, got 1"),
-        (nothing, "--temperature -1", "temperature must be 0 (greedy) or at least 0.001, got -1.0"),
-        (nothing, "--limit 0", "limit must be at least 1, got 0"),
+        (nothing, "--max-new-tokens 4096", "none of the 3 prompts can be answered (prompt 1: its "),
+        (nothing, "--max-new-tokens 1", "--max-new-tokens must be at least 2, got 1"),
+        (nothing, "--temperature -1", "--temperature must be 0 (greedy) or at least 0.001, got -1.0"),
+        (nothing, "--limit 0", "--limit must be at least 1, got 0"),
         (nothing, "--device cuda:9", "device names 'cuda:9', but this machine has cpu"),
         (nothing, "--output {}/nosuch/out.json", "lies in a folder that does not exist"),
         (broken_weights, "--checkpoint nan", "has weights that are no finite numbers"),

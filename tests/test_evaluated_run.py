@@ -60,7 +60,9 @@ def test_measuring_changes_no_weight(data: str, tmp_path: Path) -> None:
     run(data, tmp_path, "--name", "measured", "--max-steps", "6", "--evaluate.every", "2")
     run(data, tmp_path, "--name", "not", "--max-steps", "6", "--evaluate.every", "0")
     assert [found["step"] for found in events(tmp_path, "measured", "evaluated")].count(6) == 1
-    assert not [found for found in events(tmp_path, "measured", "warning") if "after step 6" in found["message"]], "it was not left out"
+    assert not [found for found in events(tmp_path, "measured", "warning") if "after step 6" in found["message"]], (
+        "it was not left out"
+    )
     assert events(tmp_path, "not", "evaluated") == []
     one, other = weights(tmp_path, "measured"), weights(tmp_path, "not")
     assert all((one[name] == other[name]).all() for name in one)

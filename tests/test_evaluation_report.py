@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from trainer.evaluation_report import UNNAMED, Report, report
-from trainer.lossless import Parting
+from trainer.lossless import Divergence
 from trainer.side_by_side import Answered, Asked
 from trainer.speculate import Decoded, Round
 
-ROUNDING = Parting(position=4, token=7, target_token=8, logit_gap=-1.5e-6, rounding=1e-6)
-BUG = Parting(position=1, token=7, target_token=8, logit_gap=2.25, rounding=1e-6)
+ROUNDING = Divergence(position=4, token=7, target_token=8, logit_gap=-1.5e-6, rounding=1e-6)
+BUG = Divergence(position=1, token=7, target_token=8, logit_gap=2.25, rounding=1e-6)
 
 
 def decoded(kept: list[int], seconds: float, first: float = 0.5) -> Decoded:
@@ -23,15 +23,17 @@ def decoded(kept: list[int], seconds: float, first: float = 0.5) -> Decoded:
     return Decoded(token_ids=[1] * (1 + sum(kept)), rounds=rounds, prefill_seconds=first, decode_seconds=seconds)
 
 
-def answered(number: int, category: str, kept: list[int], *, alone: float | None = 8.0, parting: Parting | None = None) -> Answered:
+def answered(
+    number: int, category: str, kept: list[int], *, alone: float | None = 8.0, divergence: Divergence | None = None
+) -> Answered:
     """An answer whose decoding took 2 s, and `alone` without the drafter."""
     slow = (
         None if alone is None else Decoded(token_ids=[1] * (1 + sum(kept)), rounds=(), prefill_seconds=0.25, decode_seconds=alone)
     )
-    return Answered(prompt=Asked(number, category, [1] * 10), drafted=decoded(kept, 2.0), alone=slow, parting=parting)
+    return Answered(prompt=Asked(number, category, [1] * 10), drafted=decoded(kept, 2.0), alone=slow, divergence=divergence)
 
 
-SOME = [answered(0, "code", [4, 4, 4]), answered(1, "talk", [1, 1]), answered(5, "code", [2], parting=ROUNDING)]
+SOME = [answered(0, "code", [4, 4, 4]), answered(1, "talk", [1, 1]), answered(5, "code", [2], divergence=ROUNDING)]
 
 
 def found(answers: list[Answered], *, compared: bool = True) -> Report:
@@ -65,7 +67,7 @@ def test_rates_are_of_decoding_and_pooled_too() -> None:
 def test_losslessness_is_counted() -> None:
     told = found(SOME)
     assert (told.total.identical_prompts, told.total.lossless) == (2, False)
-    assert told.partings() == [
+    assert told.divergences() == [
         {"prompt": 5, "position": 4, "token": 7, "target_token": 8, "logit_gap": -1.5e-6, "rounding": 1e-6, "is_rounding": True}
     ]
     assert [row["identical"] for row in told.by_prompt()] == [True, True, False]
@@ -100,7 +102,12 @@ def test_what_was_not_measured_is_none() -> None:
 
 def test_everything_can_be_told_in_strict_json() -> None:
     told = found([*SOME, answered(9, "", [])])
-    parts: list[Any] = [asdict(told.total), told.by_prompt(), told.partings(), [asdict(one) for one in told.by_category.values()]]
+    parts: list[Any] = [
+        asdict(told.total),
+        told.by_prompt(),
+        told.divergences(),
+        [asdict(one) for one in told.by_category.values()],
+    ]
     assert json.loads(json.dumps(parts, allow_nan=False))
 
 
@@ -115,9 +122,9 @@ def test_everything_can_be_told_in_strict_json() -> None:
             "up to rounding (logits at most 2e-06 apart).",
         ),
         (
-            [*SOME, answered(8, "", [2], parting=BUG)],
+            [*SOME, answered(8, "", [2], divergence=BUG)],
             "NOT lossless: 2 of 4 answers are the target's own, token for token; 1 part where it clearly prefers another token "
-            "(first prompt 8, logits 2.2 apart, which rounding changes by 1e-06).",
+            "(first prompt 9, logits 2.2 apart, which rounding changes by 1e-06).",
         ),
     ],
 )
@@ -126,8 +133,8 @@ def test_losslessness_in_words(answers: list[Answered], said: str) -> None:
 
 
 def test_an_answer_that_stopped_short_is_told_without_a_gap() -> None:
-    short = Parting(position=4, token=None, target_token=8, logit_gap=None, rounding=1e-6)
-    assert found([answered(3, "", [2], parting=short)]).lossless_sentence().endswith("another token (first prompt 3).")
+    short = Divergence(position=4, token=None, target_token=8, logit_gap=None, rounding=1e-6)
+    assert found([answered(3, "", [2], divergence=short)]).lossless_sentence().endswith("another token (first prompt 4).")
 
 
 def test_the_table_has_a_row_for_each_category_and_one_for_all() -> None:
@@ -137,6 +144,7 @@ def test_the_table_has_a_row_for_each_category_and_one_for_all() -> None:
     assert rows["code"] == ["2", "16", "4", "3.50", "3.5", "0.9", "4.00x", "0.5 s"]
     assert rows["all"] == ["3", "19", "6", "2.67", "2.7", "0.7", "4.00x", "0.5 s"]
     assert "talk" in rows
+    assert "target alone" in lines[2]
 
 
 def test_a_category_cannot_paint_the_table() -> None:
@@ -146,8 +154,8 @@ def test_a_category_cannot_paint_the_table() -> None:
 
 
 def test_the_drafting_in_words() -> None:
-    assert found(SOME).drafting() == ["Accepted, by place in the draft: 1: 67 % · 2: 50 % · 3: 50 %.", "Drafted: 3 tokens/s."]
+    assert found(SOME).drafting() == ["Acceptance by position: 1: 67 % · 2: 50 % · 3: 50 %.", "Drafted: 3 tokens/s."]
     assert found([answered(0, "", [])]).drafting() == [
-        "Accepted, by place in the draft: 1: – · 2: – · 3: –.",
+        "Acceptance by position: 1: – · 2: – · 3: –.",
         "Drafted: – tokens/s.",
     ]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +126,8 @@ def test_the_card_says_where_the_drafter_comes_from_and_how_it_is_served(tmp_pat
     assert "| talks (42 conversations, fingerprint f1a9) |" in card
     assert "c0ffee" in card
     assert '`{"enable_thinking": "false"}`' in card
+    assert "rounded" not in card, "it is exported in the precision in which it was measured"
+    assert "spec_generate(target, ids.to(target.device), 256, list(ends))" in card
     assert "--speculative-algorithm DFLASH --speculative-draft-model-path FOLDER --speculative-num-draft-tokens 4" in card
     assert '{"method": "dflash", "model": "FOLDER", "num_speculative_tokens": 3}' in card
     assert 'DFlashDraftModel.from_pretrained("FOLDER"' in card
@@ -179,6 +182,15 @@ def test_another_name_for_the_target_is_warned_of(
     assert load_trained(str(folder)).target == str(target_folder)
     caplog.clear()
     export(config(tmp_path, output=str(tmp_path / "same")))
+    assert caplog.text == ""
+
+
+def test_a_copy_of_the_target_is_the_target(tmp_path: Path, target_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    facts = facts_of(tiny_drafter(), "a")
+    facts["identity"]["target"] = str(target_folder)
+    make_run(tmp_path, facts=facts)
+    shutil.copytree(target_folder, tmp_path / "copy")
+    export(config(tmp_path, target=str(tmp_path / "copy")))
     assert caplog.text == ""
 
 
@@ -276,18 +288,24 @@ def test_a_dry_run_exports_what_training_would_begin_with(tmp_path: Path) -> Non
         assert all(torch.equal(fresh[name], tensor) for name, tensor in trained.drafter.state_dict().items())
     assert (trained.step, trained.target, trained.drafter.block_size) == (0, "tiny", 8)
     card = (folder / CARD).read_text()
+    assert "| run |" not in card
+    assert "| data |" not in card
+    assert "| command |" not in card, "nobody gave one"
     assert card.index("**UNTRAINED.**") < card.index("| target |"), "said before anything else"
 
 
 @pytest.mark.parametrize(
     ("knobs", "words"),
     [
-        ({"dry_run": True}, "target must be given with --dry-run"),
-        ({"dry_run": True, "target": "tiny", "checkpoint": "a"}, "checkpoint must be left out with --dry-run"),
-        ({}, "checkpoint must be a run, a checkpoint or an exported folder, got None"),
-        ({"checkpoint": "a", "drafter": DrafterConfig(layers=2)}, "drafter must be left out without --dry-run"),
-        ({"checkpoint": "a", "output": ""}, "output must be a folder to make"),
-        ({"checkpoint": "a", "seed": -1}, "seed must be from 0"),
+        ({"dry_run": True}, "--target must be given with --dry-run"),
+        ({"dry_run": True, "target": "tiny", "checkpoint": "a"}, "--checkpoint must be left out with --dry-run"),
+        ({}, "^there is nothing to export: give --checkpoint, or --dry-run with --target$"),
+        (
+            {"checkpoint": "a", "drafter": DrafterConfig(layers=2)},
+            "^--drafter.layers 2 only goes with --dry-run: a trained drafter has its shape$",
+        ),
+        ({"checkpoint": "a", "output": ""}, "--output must be a folder to make"),
+        ({"checkpoint": "a", "seed": -1}, "--seed must be from 0"),
     ],
 )
 def test_options_that_do_not_go_together(knobs: dict[str, Any], words: str) -> None:
@@ -309,3 +327,6 @@ def test_the_command(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err.startswith(f"export: output '{tmp_path / 'out'}' exists already")
     assert main(["export", "--dry-run", "--target", "tiny", "--output", os.fspath(tmp_path / "dry"), "--drafter.layers", "1"]) == 0
     assert capsys.readouterr().out.startswith("An UNTRAINED drafter lies in")
+    command = f"python -m trainer export --dry-run --target tiny --output {tmp_path / 'dry'} --drafter.layers 1"
+    assert f"| command | `{command}` |" in (tmp_path / "dry" / CARD).read_text()
+    assert load_trained(str(tmp_path / "dry")).facts.command == command

@@ -9,7 +9,7 @@ import torch
 from tests.made_runs import make_run
 from trainer.formats.card import Exported, model_card
 from trainer.models import TargetDescription
-from trainer.trained import Trained, TrainingFacts, load_trained
+from trainer.trained import Measured, Trained, TrainingFacts, load_trained
 
 HUB = TargetDescription(
     name="Qwen/Qwen3-8B",
@@ -51,11 +51,37 @@ def test_a_folder_that_looks_like_a_hub_id_is_none(trained: Trained, tmp_path: P
 def test_what_is_not_known_is_said(trained: Trained) -> None:
     unknown = dataclasses.replace(trained, step=None, facts=TrainingFacts(), measured=None)
     text = card(unknown)
-    assert "| measured acceptance | not measured |" in text
+    assert "| measured acceptance length | not measured |" in text
     assert "| optimizer steps | – |" in text
-    assert "| command | – |" in text
+    for row in ("command", "run", "data", "versions", "began with"):
+        assert f"| {row} |" not in text
     assert "chat template" not in text
     assert "UNTRAINED" not in text, "unknown is not untrained"
+
+
+@pytest.mark.parametrize(
+    ("precision", "said"),
+    [
+        ("bfloat16", "in mixed precision (weights in float32, products in bfloat16). The weights here are\nrounded to bfloat16"),
+        ("float32", "beside training, in float32. The weights here are\nrounded to bfloat16"),
+    ],
+)
+def test_weights_that_were_rounded_since_they_were_measured(trained: Trained, precision: str, said: str) -> None:
+    measured = dataclasses.replace(
+        trained,
+        measured=Measured(step=3, measured_length=2.5, prompts=16),
+        facts=dataclasses.replace(trained.facts, precision=precision),
+    )
+    assert said in card(measured)
+    assert "rounded" not in model_card(Exported(trained=measured, target=HUB, dtype=torch.float32, format="zlab"))
+    assert "rounded" not in card(trained), "nothing was measured"
+
+
+def test_what_a_warm_start_took_over_is_told(trained: Trained) -> None:
+    began_with = {"name": "old|one", "path": "runs/old", "step": 1200, "target": "tiny", "weights": "d1ce"}
+    text = card(dataclasses.replace(trained, facts=dataclasses.replace(trained.facts, began_with=began_with)))
+    assert "| began with | the drafter in old\\|one (step 1,200, made for tiny, weights d1ce) |" in text
+    assert "began with" not in card(trained)
 
 
 def test_a_name_cannot_break_the_tables(trained: Trained) -> None:

@@ -21,7 +21,7 @@ from transformers import (
 
 import trainer.generate
 from trainer.config import ConfigError
-from trainer.generate import Answer, Question, Questions, alike, answer_all, draw, stop_token_ids
+from trainer.generate import Answer, Question, Questions, alike, answer_all, draw, require_stop_token_ids, stop_token_ids
 from trainer.sampling import GREEDY, Sampling
 from trainer.tiny import END, tiny_model, tiny_tokenizer
 
@@ -172,7 +172,10 @@ def test_habits_of_the_model_do_not_change_greedy_answers(model: LlamaForCausalL
 
 def test_every_end_token_stops(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(model, "generation_config", GenerationConfig(eos_token_id=[7, 9]))
-    assert stop_token_ids(model, 3, None) == [3, 7, 9, END]
+    assert stop_token_ids(model, 3, None) == require_stop_token_ids(model, "tiny", 3, None) == [3, 7, 9, END]
+    model.generation_config.eos_token_id = model.config.eos_token_id = None
+    with pytest.raises(ConfigError, match="target 'mine' names no token that ends an answer: set eos_token_id"):
+        require_stop_token_ids(model, "mine", None)
 
 
 def test_what_is_drawn_depends_on_the_seed_and_the_question_alone(model: LlamaForCausalLM) -> None:

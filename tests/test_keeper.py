@@ -50,7 +50,9 @@ class Kept:
 
     def __init__(self, folder: Path, checkpoint: Path | None = None, **config: int) -> None:
         self.learner, self.live = FakeLearner(), FakeLive()
-        self.run = Run(folder=folder, facts={"id": "made", "git_commit": "c0ffee"}, checkpoint=checkpoint)
+        self.run = Run(
+            folder=folder, facts={"id": "made", "git_commit": "c0ffee", "from": {"name": "older"}}, checkpoint=checkpoint
+        )
         settings = TrainConfig(target="tiny", data="demo", checkpoint=CheckpointConfig(**config))
         plan: Any = SimpleNamespace(config=settings, identity=lambda: {"seed": 0}, drafter=drafter_config())
         self.keeper = Keeper(self.run, plan, self.learner, self.live)  # type: ignore[arg-type]
@@ -117,6 +119,7 @@ def test_a_checkpoint_holds_the_learner_and_what_it_fits_and_is_told_of(tmp_path
     assert checkpoint.facts["config"]["checkpoint"] == {"every": 2, "keep": 1}
     assert Qwen3Config.from_dict(checkpoint.facts["drafter"]).to_dict() == drafter_config().to_dict()
     assert (checkpoint.facts["run"]["id"], checkpoint.facts["run"]["git_commit"]) == ("made", "c0ffee")
+    assert checkpoint.facts["run"]["from"] == {"name": "older"}
     size = sum(file.stat().st_size for file in path.iterdir())
     assert kept.live.written[-1] == (4, str(path), size)
 
@@ -155,8 +158,8 @@ def test_a_last_step_that_cannot_be_saved_fails_the_run_and_names_what_is_left(
     with pytest.raises(UnsavedError) as unsaved:
         kept.keeper.save_last()
     assert str(unsaved.value) == (
-        "the checkpoint of the last step, 1,234, could not be written (No space left on device), and the newest one is of step 1,000: "
-        "--resume goes on from it; make room first"
+        "the checkpoint of the last step, 1,234, could not be written (No space left on device), "
+        "and the newest one, to --resume from, is of step 1,000; make room first"
     )
     assert len(kept.live.failures) == 1
 

@@ -71,7 +71,7 @@ def test_a_conversation_may_be_as_long_as_the_target_can_read_and_no_longer() ->
     assert check(length(4096)).chat
     with pytest.raises(ConfigError) as refused:
         check(length(4097))
-    assert str(refused.value) == "dataset.max_length must be at most the target's 4096 positions, got 4097"
+    assert str(refused.value) == "--dataset.max-length must be at most the target's 4096 positions, got 4097"
 
 
 def test_a_target_that_names_no_limit_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -83,7 +83,7 @@ def test_unfinished_answers_are_left_out(tmp_path: Path) -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """Some digits end an answer too, or `tiny` would hardly ever."""
-    monkeypatch.setattr(trainer.prepare, "stop_token_ids", lambda *_: [*b"01234567", END])
+    monkeypatch.setattr(trainer.prepare, "require_stop_token_ids", lambda *_: [*b"01234567", END])
 
 
 @pytest.mark.usefixtures("brief")
@@ -249,22 +249,42 @@ def test_an_output_that_another_process_has_made_meanwhile_is_left_alone(tmp_pat
     ],
 )
 def test_bad_values(tmp_path: Path, knob: str, value: float) -> None:
-    with pytest.raises(ConfigError, match=f"{knob} must be .*, got {value}"):
+    with pytest.raises(ConfigError, match=f"--{knob.replace('_', '-')} must be .*, got {value}"):
         config(tmp_path, **{knob: value})
 
 
 def test_if_nothing_is_left_the_reason_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\(8 too_long\): look at the prompts"):
+    with pytest.raises(ConfigError, match=r"\(8 with no room beside .* in the 4,096 positions .*\): shorten the prompts"):
         prepare(config(tmp_path, max_new_tokens=4096), QUIET)
     assert list(tmp_path.iterdir()) == []
-    told = r"none of the answers can be used \(8 unfinished\): pass --keep-unfinished, or remove .*out\.partial and raise"
+    told = r"none of the prompts becomes a conversation \(8 cut off by .*\): pass .*, or remove .*out\.partial and raise"
     with pytest.raises(ConfigError, match=told):
         prepare(config(tmp_path, max_new_tokens=2, keep_unfinished=False), QUIET)
     assert prepare(config(tmp_path, max_new_tokens=2), QUIET) == tmp_path / "out", "the answers were not lost"
 
 
+@pytest.mark.usefixtures("brief")
+def test_it_tells_what_it_does_and_what_came_of_it(tmp_path: Path) -> None:
+    heard = io.StringIO()
+    prepare(config(tmp_path, held_out_ratio=0.25, keep_unfinished=False, limit=12), Console(file=heard, width=300))
+    told = json.loads((tmp_path / "out" / "provenance.json").read_text())
+    lines, kept, held = heard.getvalue().splitlines(), told["conversations"], round(told["conversations"] / 4)
+    assert lines[0] == "Loading target 'tiny' in float32 on cpu."
+    assert lines[1].startswith("12 of 12 prompts answered, ")
+    assert lines[2].startswith(f"Wrote {kept} conversations to {tmp_path / 'out'}: {kept - held} to train on, {held} held out.")
+    assert f"Left out {12 - kept}: " in lines[2]
+    assert lines[3].startswith("Warning: ")
+    assert "acceptance measured on fewer than 8 says little" in lines[3]
+
+
+def test_who_wants_nothing_held_out_is_not_warned(tmp_path: Path) -> None:
+    heard = io.StringIO()
+    prepare(config(tmp_path, held_out_ratio=0), Console(file=heard, width=300))
+    assert "Warning" not in heard.getvalue()
+
+
 def test_a_target_without_an_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.prepare, "stop_token_ids", lambda *_: [])
+    monkeypatch.setattr("trainer.generate.stop_token_ids", lambda *_: [])
     with pytest.raises(ConfigError, match="target 'tiny' names no token that ends an answer: set eos_token_id"):
         prepare(config(tmp_path), QUIET)
     assert list(tmp_path.iterdir()) == []

@@ -7,7 +7,7 @@ import pytest
 
 from trainer.config import ConfigError
 from trainer.conversations import load_held_out
-from trainer.prompts import Prompt, fingerprint_prompts, load_prompts
+from trainer.prompts import Prompt, fingerprint_prompts, fingerprint_source, held_out_split, load_prompts
 
 SYSTEM = {"role": "system", "content": "Be brief."}
 HI, WHY, BYE = ({"role": "user", "content": text} for text in ("Hi", "Why?", "Bye"))
@@ -77,11 +77,15 @@ def test_what_is_held_out_is_read_where_it_is_asked_for(tmp_path: Path, split: s
     path = saved(tmp_path, train=[{"prompt": "Hi"}], **{split: [{"prompt": "Why?"}]})
     assert load_prompts(path) == [Prompt([HI])]
     assert load_prompts(path, held_out=True) == [Prompt([WHY])]
+    assert held_out_split(path) == split
+    assert fingerprint_source(path, seed=0, limit=None) == fingerprint_prompts([Prompt([WHY])])
 
 
 def test_what_has_no_splits_is_read_whole_even_if_held_out_prompts_are_asked_for(tmp_path: Path) -> None:
     path = saved(tmp_path, only=[{"prompt": "Hi"}])
     assert load_prompts(path, held_out=True) == [Prompt([HI])]
+    assert held_out_split(path) is None
+    assert held_out_split("stdlib") is None
 
 
 def test_a_dataset_without_the_split_gets_a_sentence(tmp_path: Path) -> None:
@@ -126,11 +130,15 @@ def test_the_fingerprint_knows_every_part() -> None:
     [
         ("p.txt", "\n", "hold no prompt"),
         ("p.txt", "", "hold no prompt"),
-        ("p.txt", b"\xff\xfe", "can't be read"),
-        ("p.jsonl", '{"prompt": "Hi"}\n{', "line 2 of prompts .* is no JSON"),
+        ("p.txt", b"\xff\xfe", "can't be read as UTF-8 .*: save the file as UTF-8"),
+        (
+            "p.jsonl",
+            '{"prompt": "Hi"}\n{',
+            r"^line 2 of prompts .* is no JSON \(Expecting .*, at character 2\): correct that",
+        ),
         ("p.jsonl", '{"text": "Hi"}', "line 1 of prompts .* has neither"),
         ("p.jsonl", "[1]", "line 1 of prompts .* has neither"),
-        ("p.json", "[1,\n2", "are no JSON"),
+        ("p.json", "[1,\n2", "line 2 of prompts .* is no JSON .*: correct that line"),
         ("p.jsonl", json.dumps({"messages": [HO]}), "does not begin with a question"),
         ("p.jsonl", '{"messages": [{"role": "narrator", "content": "Ho"}]}', "a message by 'narrator'"),
         ("p", None, "neither a file nor a folder"),
@@ -141,6 +149,22 @@ def test_bad_prompts_get_a_sentence(tmp_path: Path, name: str, text: str | bytes
         (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     with pytest.raises(ConfigError, match=complaint):
         load_prompts(str(tmp_path / name))
+
+
+def test_people_count_prompts_from_1(tmp_path: Path) -> None:
+    (tmp_path / "p.json").write_text(json.dumps([{"prompt": "Hi"}, {"text": "Ho"}], indent=2))
+    with pytest.raises(ConfigError, match=r"^prompt 2 of .* has neither"):
+        load_prompts(str(tmp_path / "p.json"))
+    with pytest.raises(ConfigError, match=r"^row 1 of prompts .* does not begin with a question"):
+        load_prompts(saved(tmp_path, only=[{"messages": [HO, HI]}]))
+
+
+def test_a_fingerprint_of_a_source_is_of_the_prompts_taken(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    rows = [{"messages": [HO]}, {"prompt": "Hi"}, {"prompt": "Why?"}]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert fingerprint_source(str(tmp_path / "p.jsonl"), seed=0, limit=1) == fingerprint_prompts([Prompt([HI])])
+    assert fingerprint_source("stdlib", seed=3, limit=9) == fingerprint_prompts(load_prompts("stdlib", seed=3, limit=9))
+    assert caplog.text == "", "what is left out is told once, by whoever asks"
 
 
 def test_bad_folders_get_a_sentence(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 import trainer.provenance
 from trainer.models import TargetDescription
-from trainer.provenance import mismatches, read_provenance, weights_fingerprint
+from trainer.provenance import mismatches, read_provenance, same_target, weights_fingerprint
 
 MADE: dict[str, Any] = {"target": "tiny", "target_stand_in": None, "precision": "float32", "template_args": {}}
 
@@ -63,8 +63,8 @@ def test_a_folder_is_the_same_target_however_it_is_spelled(tmp_path: Path, monke
     (tmp_path / "link").symlink_to("model")
     for spelled in ("model", "./model/", str(tmp_path / "model"), "link"):
         assert against({"target": "model"}, target=spelled) == []
-    folder_of_weights(tmp_path / "other")
-    assert len(against({"target": "model"}, target="other")) == 1, "without a fingerprint the place decides"
+    folder_of_weights(tmp_path / "other", b"\2" * 300_000)
+    assert len(against({"target": "model"}, target="other")) == 1
 
 
 def test_weights_tell_a_target_wherever_it_lies(tmp_path: Path) -> None:
@@ -77,6 +77,38 @@ def test_weights_tell_a_target_wherever_it_lies(tmp_path: Path) -> None:
     assert "by target" in against(made, target=other)[0]
     (tmp_path / "model" / "model.safetensors").write_bytes(b"\3" * 300_000)
     assert "are not those that made the data's answers" in against(made, target=model)[0]
+
+
+@pytest.mark.parametrize(
+    ("recorded", "asked", "same"),
+    [
+        ("tiny", "tiny", True),
+        ("tiny", "demo", False),
+        ("tiny", "models/tiny/", False),
+        ("Qwen/Qwen3-8B", "Qwen/Qwen3-8B", True),
+        ("Qwen/Qwen3-8B", "qwen/qwen3-8b", True),
+        ("Qwen/Qwen3-8B", "someone/Qwen3-8B", False),
+        ("Qwen/Qwen3-8B", "/models/qwen3-8b/", True),
+        ("/models/Qwen3-8B", "Qwen/Qwen3-8B", True),
+        ("/models/Qwen3-4B", "Qwen/Qwen3-8B", False),
+        ("/models/gone", "/models/gone/", True),
+        ("/models/gone", "/elsewhere/gone", False),
+    ],
+)
+def test_a_name_means_the_same_target_or_another(recorded: str, asked: str, same: bool) -> None:
+    assert same_target(recorded, asked) is same
+
+
+def test_folders_are_the_same_target_by_their_weights_and_not_by_their_names(tmp_path: Path) -> None:
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    one, other = folder_of_weights(tmp_path / "a" / "model"), folder_of_weights(tmp_path / "b" / "model", b"\2" * 300_000)
+    copy = folder_of_weights(tmp_path / "copy")
+    assert same_target(one, copy)
+    assert not same_target(one, other)
+    assert not same_target("Qwen/model", one, weights_fingerprint(other)), "what was written down decides"
+    assert same_target("/gone/elsewhere", one, weights_fingerprint(one))
+    assert same_target("Qwen/model", one)
 
 
 def test_only_folders_of_weights_have_a_fingerprint(tmp_path: Path) -> None:

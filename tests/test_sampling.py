@@ -77,13 +77,13 @@ def test_the_coldest_and_the_hottest_draw_stay_finite() -> None:
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"temperature": -1.0}, "temperature must be 0"),
-        ({"temperature": 1e-9}, "temperature must be 0"),
-        ({"temperature": math.nan}, "temperature must be 0"),
-        ({"temperature": math.inf}, "temperature must be 0"),
-        ({"top_p": 0.0}, "top_p must be above 0"),
-        ({"top_p": 1.1}, "top_p must be above 0"),
-        ({"top_k": -1}, "top_k must be 0"),
+        ({"temperature": -1.0}, "--temperature must be 0"),
+        ({"temperature": 1e-9}, "--temperature must be 0"),
+        ({"temperature": math.nan}, "--temperature must be 0"),
+        ({"temperature": math.inf}, "--temperature must be 0"),
+        ({"top_p": 0.0}, "--top-p must be above 0"),
+        ({"top_p": 1.1}, "--top-p must be above 0"),
+        ({"top_k": -1}, "--top-k must be 0"),
     ],
 )
 def test_what_cannot_be_drawn_from_is_refused(knobs: dict[str, float], said: str) -> None:

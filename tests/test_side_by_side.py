@@ -10,10 +10,10 @@ from tests.talkers import tiny_chat
 from trainer import side_by_side
 from trainer.config import ConfigError
 from trainer.conversations import Rejected
-from trainer.lossless import Parting
+from trainer.lossless import Divergence
 from trainer.prompts import Prompt
 from trainer.sampling import Sampling
-from trainer.side_by_side import Answered, Asked, Terms, answer_all, read_prompts
+from trainer.side_by_side import Answered, Asked, Terms, answer_both, read_prompts
 from trainer.speculate import Decoded, Round
 
 PROMPTS = [Asked(number, "", [10 + number]) for number in (0, 1, 3)]
@@ -51,9 +51,11 @@ def test_what_the_template_refuses_is_left_out() -> None:
 
 
 def test_nothing_left_is_an_error_with_an_example() -> None:
-    with pytest.raises(ConfigError, match=r"none of the 1 prompts can be answered \(prompt 0: the template refuses it\): look at"):
+    with pytest.raises(ConfigError, match=r"none of the 1 prompts can be answered \(prompt 1: the template refuses it\): look at"):
         read_prompts(Picky(), [ask("bad")], room=9)  # type: ignore[arg-type]
-    with pytest.raises(ConfigError, match=r"its 2 tokens leave no room .*: shorten them or --max-new-tokens"):
+    with pytest.raises(
+        ConfigError, match=r"its 2 tokens leave no room .*: shorten them, or give a smaller number of --max-new-tokens"
+    ):
         read_prompts(Picky(), [ask("good")], room=1)  # type: ignore[arg-type]
 
 
@@ -64,7 +66,7 @@ class Log:
         self.calls: list[tuple[str, int, dict[str, Any]]] = []
         self._wrong = wrong
         monkeypatch.setattr(side_by_side, "decode_alone", lambda _, ids, **how: self._answer("alone", ids, how))
-        monkeypatch.setattr(side_by_side, "find_parting", self._part)
+        monkeypatch.setattr(side_by_side, "find_divergence", self._part)
 
     def decode(self, ids: list[int], **how: Any) -> Decoded:
         return self._answer("drafted", ids, how)
@@ -75,12 +77,12 @@ class Log:
         return Decoded(token_ids=said, rounds=(Round(4, 2, 2),), prefill_seconds=1.0, decode_seconds=1.0)
 
     @staticmethod
-    def _part(_: Any, __: Sequence[int], drafted: Sequence[int], alone: Sequence[int]) -> Parting | None:
-        parted = Parting(position=2, token=drafted[2], target_token=alone[2], logit_gap=3.0, rounding=0.1)
+    def _part(_: Any, __: Sequence[int], drafted: Sequence[int], alone: Sequence[int]) -> Divergence | None:
+        parted = Divergence(position=2, token=drafted[2], target_token=alone[2], logit_gap=3.0, rounding=0.1)
         return None if drafted == alone else parted
 
     def answers(self, terms: Terms) -> list[Answered]:
-        return list(answer_all(None, self, PROMPTS, terms))  # type: ignore[arg-type]
+        return list(answer_both(None, self, PROMPTS, terms))  # type: ignore[arg-type]
 
 
 def test_each_prompt_is_answered_twice_in_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,13 +99,20 @@ def test_each_prompt_is_answered_twice_in_turns_after_a_warm_up(monkeypatch: pyt
 
 def test_every_prompt_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = Log(monkeypatch, wrong=11).answers(TERMS)
-    assert [answer.parting and answer.parting.token for answer in answers] == [None, 7, None]
+    assert [answer.divergence and answer.divergence.token for answer in answers] == [None, 7, None]
+
+
+def test_a_warm_up_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, looked = Log(monkeypatch, wrong=10), []
+    monkeypatch.setattr(side_by_side, "find_divergence", lambda _, ids, *__: looked.append(ids[0]))
+    log.answers(TERMS)
+    assert looked == [10, 11, 13]
 
 
 def test_sampled_answers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, wrong=11)
     answers = log.answers(Terms(max_new_tokens=9, stop_ids=[2], sampling=Sampling(temperature=1.0)))
-    assert [answer.parting for answer in answers] == [None] * 3
+    assert [answer.divergence for answer in answers] == [None] * 3
     assert all(answer.alone for answer in answers)
     assert {how["sampling"].temperature for *_, how in log.calls} == {1.0}
 
@@ -112,4 +121,4 @@ def test_the_target_need_not_be_asked_alone(monkeypatch: pytest.MonkeyPatch) -> 
     log = Log(monkeypatch, wrong=11)
     answers = log.answers(Terms(max_new_tokens=9, stop_ids=[2], baseline=False))
     assert {who for who, *_ in log.calls} == {"drafted"}
-    assert [(answer.alone, answer.parting) for answer in answers] == [(None, None)] * 3
+    assert [(answer.alone, answer.divergence) for answer in answers] == [(None, None)] * 3

@@ -172,7 +172,11 @@ def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run_early(
     assert [event["step"] for event in failures] == [2, 4, 6, 6], "tried once more at the end"
     assert "No space left" in failures[0]["message"]
     assert list((runs / "full" / "checkpoints").iterdir()) == []
-    assert "step, 6, could not be written; there is none" in lines(runs, "full", "events.jsonl")[-1]["error"]
+    last = lines(runs, "full", "events.jsonl")[-1]
+    sentence = (
+        "the checkpoint of the last step, 6, could not be written (No space left on device), and there is none; make room first"
+    )
+    assert (last["error"], last["traceback"]) == (sentence, sentence)
 
 
 def test_conversations_that_teach_nothing_are_counted_and_named_once(tmp_path: Path, runs: Path) -> None:
@@ -189,7 +193,7 @@ BAD = {
     "no data": (["--data", "/nowhere"], "'/nowhere' is no folder"),
     "no model": (["--target", "./nowhere"], "'./nowhere'"),
     "no device": (["--drafter-device", "cuda:7"], "'cuda:7', but this machine has"),
-    "small budget": (["--batches.token-budget", "16"], "token_budget must be at least"),
+    "small budget": (["--batches.token-budget", "16"], "--batches.token-budget must be at least"),
     "block of one": (["--drafter.block-size", "1"], "at least 2 (one anchor, one guess), got 1"),
     "end token as mask": (["--drafter.mask-token-id", "257"], "257"),
     "pad token as mask": (["--drafter.mask-token-id", "258"], "258"),

@@ -73,6 +73,22 @@ def test_a_checkpoint_stands_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     assert (facts.precision, facts.template_args, facts.versions) == ("float32", {"enable_thinking": "false"}, {"torch": "2.13.0"})
 
 
+def test_the_optimizer_stays_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = make_run(tmp_path)
+    monkeypatch.setattr("torch.load", lambda *_, **__: pytest.fail("nobody needs it"))
+    for name in ("a", str(checkpoint_of(run, 3))):
+        assert holds_step(load_trained(name, tmp_path), 3)
+
+
+def test_a_warm_start_is_remembered_through_checkpoint_and_export(tmp_path: Path) -> None:
+    facts = facts_of(tiny_drafter(), "a")
+    facts["run"]["from"] = {"name": "older", "step": 7}
+    make_run(tmp_path, facts=facts)
+    assert load_trained("a", tmp_path).facts.began_with == {"name": "older", "step": 7}
+    folder = export(ExportConfig(checkpoint="a", runs=str(tmp_path), output=str(tmp_path / "out")))
+    assert load_trained(str(folder)).facts.began_with == {"name": "older", "step": 7}
+
+
 def test_an_older_checkpoint_takes_its_shape_from_the_target_and_its_facts_from_the_run(tmp_path: Path) -> None:
     facts = facts_of(tiny_drafter(), "a")
     run = make_run(tmp_path, facts={"identity": facts["identity"], "config": facts["config"]})
@@ -166,9 +182,11 @@ def test_a_folder_of_somebody_else_has_no_story(tmp_path: Path) -> None:
 def test_a_truncated_export_is_refused(tmp_path: Path) -> None:
     folder = exported(tmp_path)
     cut_off(folder / zlab.WEIGHTS)
-    assert "model.safetensors cannot be read" in refusal(str(folder), tmp_path)
+    told = refusal(str(folder), tmp_path)
+    assert "model.safetensors is there but cannot be read (" in told
+    assert told.endswith("): it was not copied whole, so copy the folder again, or export anew")
     (folder / zlab.WEIGHTS).unlink()
-    assert "it is missing or was not copied whole" in refusal(str(folder), tmp_path)
+    assert "model.safetensors is missing: it was not copied whole, so copy the folder again" in refusal(str(folder), tmp_path)
 
 
 def test_a_tensor_too_many_in_an_export_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`python -m trainer train …` and `python -m trainer prepare …`.
+"""`python -m trainer train …`, `prepare …`, `evaluate …` and `export …`.
 
 Exit codes: 0 done, or stopped in order by Ctrl-C; 1 the run failed; 2 what was asked for cannot work, and nothing was made; 130
 Ctrl-C before the run began, or a second one.
@@ -82,7 +82,7 @@ def run_export(words: list[str]) -> int:
 
     config = parse(ExportConfig, "export", words)
     try:
-        output = export(config)
+        output = export(config, ["python", "-m", "trainer", "export", *words])
     except UnequalError as error:
         print(f"export: {error}; no folder was made", file=sys.stderr)
         return EXIT_FAILED

@@ -1,4 +1,4 @@
-"""How far `prepare` is, for people: passes of the target in; a bar on a terminal, a line now and then elsewhere, out."""
+"""How far `prepare` or `evaluate` is, for people: answers in; a bar on a terminal, a line now and then elsewhere, out."""
 
 from __future__ import annotations
 
@@ -57,27 +57,35 @@ class AnswerProgress:
         seconds = (self._clock() - self._began) / answered * (self.total - self.done)
         return f"about {wording.duration(seconds)} left"
 
-    def line(self) -> str:
-        parts = [f"{self.done:,} of {self.total:,} prompts answered", self.rate(), self.left()]
-        return ", ".join(part for part in parts if part)
+    def told(self, *first: str) -> str:
+        """`first` and then what is left, on one line."""
+        return ", ".join(part for part in (*first, self.left()) if part)
 
 
 @contextmanager
-def shown(console: Console, progress: AnswerProgress) -> Iterator[Callable[[int, int], None]]:
-    """Show the progress while the block runs; yields what to call, in place of `progress.advance`, after each pass."""
+def shown(console: Console, progress: AnswerProgress, told: Callable[[], str]) -> Iterator[Callable[[int, int], None]]:
+    """Show the progress, and what is `told` beside it, while the block runs.
+
+    Yields what to call, in place of `progress.advance`, after each pass. A block that ends well ends with a last line or full bar.
+    """
     columns = (TextColumn("answering"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[told]}"))
-    last = time.monotonic()
+    last, told_of = time.monotonic(), -1
+
+    def tell() -> None:
+        nonlocal last, told_of
+        last, told_of = time.monotonic(), progress.done
+        say(console, f"{progress.done:,} of {progress.total:,} prompts answered, {told()}".removesuffix(", "))
+
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         task = bar.add_task("", total=progress.total, completed=progress.done, told="")
 
         def advance(tokens: int, prompts: int) -> None:
-            nonlocal last
             progress.advance(tokens, prompts)
             if console.is_terminal:
-                told = ", ".join(part for part in (progress.rate(), progress.left()) if part)
-                bar.update(task, completed=progress.done, told=told)
+                bar.update(task, completed=progress.done, told=told())
             elif time.monotonic() - last >= LINE_SECONDS:
-                last = time.monotonic()
-                say(console, progress.line())
+                tell()
 
         yield advance
+        if not console.is_terminal and told_of != progress.done:
+            tell()

@@ -147,13 +147,17 @@ def _check(folder: Path, made_with: dict[str, Any]) -> None:
         unfinished = folder / f".{MADE_WITH}"
         if any(path != unfinished for path in folder.iterdir()):
             raise ConfigError(f"{folder}, where the answers would be kept, holds other files: name another output") from None
-        unfinished.write_bytes(orjson.dumps(made_with, option=orjson.OPT_INDENT_2))
+        with unfinished.open("wb") as file:
+            file.write(orjson.dumps(made_with, option=orjson.OPT_INDENT_2))
+            file.flush()
+            os.fsync(file.fileno())  # or a power cut could leave answers of which nobody knows how they were made
         unfinished.rename(path)
         return
     except ValueError:
         before = None
     if not isinstance(before, dict):
-        raise ConfigError(f"{path} cannot be read: remove {folder}, or name another output")
+        way = "name another output, and those answers stay where they are"
+        raise ConfigError(f"{path} cannot be read, which says how the answers beside it were made: {way}")
     now = orjson.loads(orjson.dumps(made_with))
     for name in [*now, *before]:
         if before.get(name) != now.get(name):

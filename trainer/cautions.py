@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from trainer.config import ConfigError, DatasetConfig
 from trainer.conversations import fingerprint, load_conversations, load_held_out
-from trainer.provenance import mismatches, read_provenance
+from trainer.prompts import fingerprint_source
+from trainer.provenance import mismatches, read_provenance, same_target
 from trainer.trained import Trained
 
 
@@ -37,10 +37,15 @@ def cautions(trained: Trained, use: Use) -> Iterator[str]:
             "The prompts are those of the data that the drafter was trained on: how much is accepted of answers that it has seen "
             "says little of new ones."
         )
+    elif _answered_in_training(trained, use.prompts):
+        yield (
+            "The prompts are those that the training data were made from: how much is accepted of answers that the drafter has "
+            "seen says little of new ones; --prompts with the data's folder asks what was held out."
+        )
 
 
 def _other_target(trained: Trained, use: Use) -> Iterator[str]:
-    if trained.target and Path(trained.target).name.lower() != Path(use.target).name.lower():
+    if trained.target and not same_target(trained.target, use.target):
         yield (
             f"The drafter was trained for target {trained.target!r} and drafts for {use.target!r} here: what another model says is "
             "harder to guess, even where all sizes fit."
@@ -78,6 +83,15 @@ def _seen_in_training(trained: Trained, prompts: str) -> bool:
     """Whether the prompts are those trained on. Of data with a held-out split, that one is asked, so that they are not."""
     with suppress(ConfigError):
         return load_held_out(prompts) is None and fingerprint(load_conversations(prompts)) == trained.facts.data_fingerprint
+    return False
+
+
+def _answered_in_training(trained: Trained, prompts: str) -> bool:
+    """Whether `prepare` was given the same prompts, as far as it took them, to make the training data."""
+    told = read_provenance(trained.facts.data) if trained.facts.data else None
+    known, seed, limit = (told.get(name) for name in ("prompts_fingerprint", "seed", "limit")) if told else (None, None, None)
+    with suppress(ConfigError):
+        return known is not None and fingerprint_source(prompts, seed=seed or 0, limit=limit) == known
     return False
 
 

@@ -92,8 +92,11 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if path.suffix == "" and path.is_dir())
 
 
-def read_checkpoint(path: Path) -> Checkpoint:
-    """Read and verify one checkpoint. Raises `BrokenCheckpointError` when anything is missing, short or changed."""
+def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
+    """Read and verify one checkpoint. Raises `BrokenCheckpointError` when anything is missing, short or changed.
+
+    Without its optimizer, which is twice the weights in memory, that file is verified all the same.
+    """
     try:
         _verify(path)
         state = json.loads((path / "state.json").read_text())
@@ -104,13 +107,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
             place=Place(**state["place"]),
             facts=state["facts"],
             weights=load_file(path / "drafter.safetensors"),
-            optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True),
+            optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True) if with_optimizer else {},
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise BrokenCheckpointError(f"checkpoint {path} is broken: {error}") from error
 
 
-def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(root: Path, *, with_optimizer: bool = True) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was passed over.
 
     The one that `latest` names comes first: later steps may be of an attempt that a resume overtook.
@@ -118,7 +121,7 @@ def newest_checkpoint(root: Path) -> tuple[Checkpoint | None, list[str]]:
     refused: list[str] = []
     for path in _newest_first(root):
         try:
-            return read_checkpoint(path), refused
+            return read_checkpoint(path, with_optimizer=with_optimizer), refused
         except BrokenCheckpointError as error:
             refused.append(str(error))
     return None, refused

@@ -1,6 +1,6 @@
 """Every knob of a run: one frozen dataclass for each part, checked before anything is loaded.
 
-A wrong value raises `ConfigError` with the field, the value and the way out. Field docstrings are the help of `--help`.
+A wrong value raises `ConfigError` with the flag, the value and the way out. Field docstrings are the help of `--help`.
 """
 
 from __future__ import annotations
@@ -19,18 +19,26 @@ Objective = Literal["cross_entropy", "dpace", "distillation"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
-
 EXIT_INTERRUPTED = 130
 
 
-class ConfigError(ValueError):
-    """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2."""
+class ConfigError(Exception):
+    """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2.
+
+    No `ValueError`: tyro catches those, and would say in a box that a class cannot be made.
+    """
 
 
 def require(condition: bool, name: str, limit: str, value: object) -> None:
-    """Raise `ConfigError` naming the field, its limit and the value given, unless `condition` holds."""
+    """Raise `ConfigError` naming the flag of the field `name`, its limit and the value given, if any, unless `condition` holds."""
     if not condition:
-        raise ConfigError(f"{name} must be {limit}, got {value!r}")
+        got = "" if value is None else f", got {value!r}"
+        raise ConfigError(f"{flag_of(name)} must be {limit}{got}")
+
+
+def flag_of(name: str) -> str:
+    """A field as it is written on the command line: `drafter.block_size` is `--drafter.block-size`."""
+    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +107,7 @@ class LossConfig:
     def __post_init__(self) -> None:
         require(self.gamma is None or self.gamma > 0, "loss.gamma", "above 0", self.gamma)
         decays = self.objective != "dpace"
-        require(decays or self.gamma is None, "loss.gamma", "left out where loss.objective is dpace: it has no decay", self.gamma)
+        require(decays or self.gamma is None, "loss.gamma", "left out where --loss.objective is dpace: it has no decay", self.gamma)
         require(0 < self.dpace_alpha <= 1, "loss.dpace_alpha", "above 0 and at most 1", self.dpace_alpha)
 
 
@@ -240,12 +248,12 @@ class TrainConfig:
         require(len(self.target_devices) >= 1, "target_devices", "at least one device", self.target_devices)
         require(self.cpu_threads is None or self.cpu_threads >= 1, "cpu_threads", "at least 1", self.cpu_threads)
         fits = self.batches.token_budget >= self.dataset.max_length
-        budget = f"at least dataset.max_length ({self.dataset.max_length}), so that every conversation fits into a batch"
+        budget = f"at least --dataset.max-length ({self.dataset.max_length}), so that every conversation fits into a batch"
         require(fits, "batches.token_budget", budget, self.batches.token_budget)
         either = "left out with --resume: a run goes on from its own checkpoint"
-        require(not (self.resume and self.warm_start), "warm_start", either, self.warm_start)
+        require(not (self.resume and self.warm_start), "from", either, self.warm_start)
         enough = self.dataset.max_length >= self.drafter.block_size
-        block = f"at most dataset.max_length ({self.dataset.max_length})"
+        block = f"at most --dataset.max-length ({self.dataset.max_length})"
         require(enough, "drafter.block_size", block, self.drafter.block_size)
 
 

@@ -59,8 +59,13 @@ def find_device(name: str, field: str) -> torch.device:
     """The device called `name`; `field` is named in the error when there is none such."""
     have = ["cpu", *_gpus()]
     if _whole_name(name) not in have:
-        raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}")
+        raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}: name what it has, or leave {field} out")
     return torch.device(_whole_name(name))
+
+
+def first_device() -> str:
+    """What `auto` is for a command that needs one device: the first GPU, else the CPU."""
+    return next(iter(_gpus()), "cpu")
 
 
 def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) -> torch.dtype:

@@ -57,7 +57,7 @@ class Dialogues:
         if isinstance(token_ids, Rejected):
             counter = self.cut_short if said else self.dropped
             if not counter[token_ids.reason]:
-                where = f"Turn {len(said) + 1} of prompt {number}" if said else f"Prompt {number}"
+                where = f"Turn {len(said) + 1} of prompt {number + 1}" if said else f"Prompt {number + 1}"
                 warn(f"{where} is left out: {token_ids.detail}. Others like it are only counted.")
             counter[token_ids.reason] += 1
             return None

@@ -10,11 +10,11 @@ import torch
 
 from trainer.cautions import Use, cautions
 from trainer.config import ConfigError, DatasetConfig, Precision, require
-from trainer.devices import choose_precision, find_device, name_of
+from trainer.devices import choose_precision, find_device, first_device, name_of
 from trainer.fitting import check_fit
 from trainer.guards import GuardedChat
 from trainer.models import describe, load_config, load_tokenizer, outline_target
-from trainer.prompts import load_prompts
+from trainer.prompts import held_out_split, load_prompts
 from trainer.sampling import Sampling
 from trainer.side_by_side import Asked, read_prompts
 from trainer.trained import Trained, load_trained
@@ -83,6 +83,8 @@ class Evaluation:
     left_out: Counter[str]
     warnings: list[str]
     template_args: dict[str, str]
+    split: str | None
+    """The split that is asked, of prompts that are a saved dataset with splits."""
 
     @property
     def compared(self) -> bool:
@@ -101,7 +103,7 @@ def check(options: EvaluateOptions) -> Evaluation:
     target, config = describe(name), load_config(name)
     check_fit(trained.config, config, name)
     outline_target(name)
-    device = find_device(options.device if options.device != "auto" else _first_device(), "device")
+    device = find_device(options.device if options.device != "auto" else first_device(), "device")
     dtype = _precision(options.precision, trained.facts.precision, device)
     template_args = dict(trained.facts.template_args) if options.template_args is None else options.template_args
     chat = GuardedChat(
@@ -128,11 +130,8 @@ def check(options: EvaluateOptions) -> Evaluation:
         left_out=left_out,
         warnings=[*([target.note] if target.note else []), *cautions(trained, use)],
         template_args=template_args,
+        split=held_out_split(options.prompts),
     )
-
-
-def _first_device() -> str:
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def _precision(asked: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:

@@ -16,7 +16,7 @@ from trainer.speculate import Decoded, acceptance_by_position, acceptance_length
 from trainer.wording import UNKNOWN, duration, number, percent, plain
 
 UNNAMED = "(none)"
-_COLUMNS = ("prompts", "tokens", "rounds", "acceptance length", "tokens/s", "alone", "speed-up", "first token")
+_COLUMNS = ("prompts", "tokens", "rounds", "acceptance length", "tokens/s", "target alone", "speed-up", "first token")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,14 +56,14 @@ class Report:
     @property
     def bugs(self) -> list[Answered]:
         """The answers that part from the target's own where it clearly prefers another token."""
-        return [answer for answer in self.answers if answer.parting and not answer.parting.is_rounding]
+        return [answer for answer in self.answers if answer.divergence and not answer.divergence.is_rounding]
 
-    def partings(self) -> list[dict[str, Any]]:
+    def divergences(self) -> list[dict[str, Any]]:
         """Every prompt whose drafted answer is not the target's own, for JSON."""
         return [
-            {"prompt": answer.prompt.number, **asdict(answer.parting), "is_rounding": answer.parting.is_rounding}
+            {"prompt": answer.prompt.number, **asdict(answer.divergence), "is_rounding": answer.divergence.is_rounding}
             for answer in self.answers
-            if answer.parting
+            if answer.divergence
         ]
 
     def by_prompt(self) -> list[dict[str, Any]]:
@@ -71,22 +71,24 @@ class Report:
         return [{**_row(answer), "identical": self._is_identical(answer)} for answer in self.answers]
 
     def _is_identical(self, answer: Answered) -> bool | None:
-        return answer.parting is None if self.total.lossless is not None else None
+        return answer.divergence is None if self.total.lossless is not None else None
 
     def lossless_sentence(self) -> str:
         """Whether the drafter changed a text, for answers that were compared."""
-        total, parted = len(self.answers), [answer for answer in self.answers if answer.parting]
+        total, parted = len(self.answers), [answer for answer in self.answers if answer.divergence]
         if not parted:
             return f"Lossless: {'the answer is' if total == 1 else f'all {total} answers are'} the target's own, token for token."
         found = f"{total - len(parted)} of {total} answers are the target's own, token for token"
         if not self.bugs:
-            gap = max(abs(answer.parting.logit_gap or 0.0) for answer in parted if answer.parting)
+            gap = max(abs(answer.divergence.logit_gap or 0.0) for answer in parted if answer.divergence)
             how = f"up to rounding (logits at most {gap:.1g} apart)"
             return f"{found}; {len(parted)} part where it likes two tokens equally well, {how}."
         first = self.bugs[0]
-        how = f"prompt {first.prompt.number}"
-        if first.parting and first.parting.logit_gap is not None:
-            how += f", logits {abs(first.parting.logit_gap):.2g} apart, which rounding changes by {first.parting.rounding:.1g}"
+        how = f"prompt {first.prompt.number + 1}"
+        if first.divergence and first.divergence.logit_gap is not None:
+            how += (
+                f", logits {abs(first.divergence.logit_gap):.2g} apart, which rounding changes by {first.divergence.rounding:.1g}"
+            )
         return f"NOT lossless: {found}; {len(self.bugs)} part where it clearly prefers another token (first {how})."
 
     def table(self, title: str) -> Table:
@@ -105,7 +107,7 @@ class Report:
         places = enumerate(self.total.acceptance_by_position, start=1)
         shares = " · ".join(f"{place}: {UNKNOWN if share is None else percent(share)}" for place, share in places)
         rate = number(self.total.draft_tokens_per_second, ",.0f")
-        return [f"Accepted, by place in the draft: {shares}.", f"Drafted: {rate} tokens/s."]
+        return [f"Acceptance by position: {shares}.", f"Drafted: {rate} tokens/s."]
 
 
 def report(answers: Sequence[Answered], block_size: int, *, compared: bool) -> Report:
@@ -129,7 +131,7 @@ def figures_of(answers: Sequence[Answered], block_size: int, *, compared: bool) 
     lengths = [length for text in drafted if (length := acceptance_length(text.rounds)) is not None]
     rate, baseline = _tokens_per_second(drafted), _tokens_per_second(alone)
     draft_tokens, seconds = sum(one.drafted for one in rounds), sum(text.decode_seconds for text in drafted)
-    identical = sum(answer.parting is None for answer in answers) if compared else None
+    identical = sum(answer.divergence is None for answer in answers) if compared else None
     return Figures(
         prompts=len(answers),
         tokens=sum(len(text.token_ids) for text in drafted),

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import logging
-from dataclasses import dataclass, field
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +18,11 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 from transformers import PretrainedConfig, Qwen3Config
 
-from trainer.config import ConfigError, DrafterConfig, Precision, require
+from trainer.config import ConfigError, DrafterConfig, Precision, flag_of, require
 from trainer.devices import choose_precision, name_of
 from trainer.drafter import Drafter, choose_layer_ids, drafter_architecture
 from trainer.fitting import check_fit
-from trainer.folders import whole_folder
+from trainer.folders import free_place, whole_folder
 from trainer.formats import speculators, zlab
 from trainer.formats.card import Exported, model_card
 from trainer.models import (
@@ -32,6 +34,7 @@ from trainer.models import (
     load_tokenizer,
     outline_target,
 )
+from trainer.provenance import same_target
 from trainer.run import git_commit, versions
 from trainer.trained import PROVENANCE, Trained, TrainingFacts, drafter_with, load_trained, provenance
 
@@ -57,7 +60,7 @@ class ExportConfig:
     runs: str = "runs"
     """Folder of all runs."""
     dtype: Precision = "auto"
-    """Of the weights; `auto` is bfloat16 where the run's products were in bfloat16, else float32."""
+    """Of the weights; `auto` is bfloat16 if the run's precision was bfloat16, else float32."""
     dry_run: bool = False
     """Export an untrained drafter for --target, to try a serving stack with before training."""
     seed: int = 0
@@ -69,32 +72,34 @@ class ExportConfig:
         require(bool(self.output), "output", "a folder to make", self.output)
         require(0 <= self.seed < 2**63, "seed", "from 0 to 2**63 - 1", self.seed)
         if self.dry_run:
-            require(
-                self.checkpoint is None,
-                "checkpoint",
-                "left out with --dry-run, which exports an untrained drafter",
-                self.checkpoint,
-            )
+            untrained = "left out with --dry-run, which exports an untrained drafter"
+            require(self.checkpoint is None, "checkpoint", untrained, self.checkpoint)
             require(bool(self.target), "target", "given with --dry-run, as there is no run to take it from", self.target)
-        else:
-            require(bool(self.checkpoint), "checkpoint", "a run, a checkpoint or an exported folder", self.checkpoint)
-            require(
-                self.drafter == DrafterConfig(), "drafter", "left out without --dry-run: a trained one has its shape", self.drafter
-            )
+        elif not self.checkpoint:
+            raise ConfigError("there is nothing to export: give --checkpoint, or --dry-run with --target")
+        elif shape := " ".join(_given(self.drafter)):
+            raise ConfigError(f"{shape} only goes with --dry-run: a trained drafter has its shape")
 
 
-def export(config: ExportConfig) -> Path:
-    """Write the folder, whole or not at all, and return its path.
+def _given(drafter: DrafterConfig) -> Iterator[str]:
+    """The flags of what is not as usual."""
+    for knob in fields(drafter):
+        value = getattr(drafter, knob.name)
+        if value != knob.default:
+            words = map(str, value) if isinstance(value, tuple) else [str(value)]
+            yield " ".join([flag_of(f"drafter.{knob.name}"), *words])
+
+
+def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
+    """Write the folder, whole or not at all, and return its path. `command` made it: a dry run has no other story to tell.
 
     Raises `ConfigError` for what can't work and `UnequalError` for a folder that reads back as something else.
     """
-    output = Path(config.output).expanduser()
-    if output.exists() or output.is_symlink():
-        raise ConfigError(f"output {config.output!r} exists already: name a folder that does not, or remove it")
-    trained = _untrained(config) if config.dry_run else load_trained(str(config.checkpoint), config.runs)
+    output = free_place(config.output, "folder")
+    trained = _untrained(config, command) if config.dry_run else load_trained(str(config.checkpoint), config.runs)
     description, target = _target_of(trained, config)
     check_fit(trained.config, target, description.name)
-    if trained.target not in (None, description.name):
+    if trained.target and not same_target(trained.target, description.name):
         log.warning(
             "The drafter was trained for target %r and is exported for %r, which has the same shape: "
             "its drafts are only right if both are the same model.",
@@ -170,7 +175,7 @@ def _target_of(trained: Trained, config: ExportConfig) -> tuple[TargetDescriptio
     return description, target
 
 
-def _untrained(config: ExportConfig) -> Trained:
+def _untrained(config: ExportConfig, command: Sequence[str]) -> Trained:
     """The drafter that training with these options would begin with."""
     name = str(config.target)
     description, tokenizer = describe(name), load_tokenizer(name)
@@ -186,12 +191,17 @@ def _untrained(config: ExportConfig) -> Trained:
         drafter = Drafter(architecture)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     precision = choose_precision("auto", (device,))  # as training on this machine would choose
-    facts = TrainingFacts(precision=name_of(precision), git_commit=git_commit(), versions=versions())
+    facts = TrainingFacts(
+        command=shlex.join(command) or None, precision=name_of(precision), git_commit=git_commit(), versions=versions()
+    )
     return Trained(drafter=drafter, path=Path(config.output), target=name, step=0, facts=facts)
 
 
 def _dtype(asked: Precision, trained: Trained) -> torch.dtype:
-    """`auto`: bfloat16 where training rounded its weights to it at every product, so that nothing is lost; else float32."""
+    """`auto`: bfloat16 where training rounded the matrices to it at every product; else float32.
+
+    Norms and what flows past the layers were float32 in training, whatever its precision, so that drafts may differ a little.
+    """
     rounded = trained.facts.precision == "bfloat16" or trained.drafter.fc.weight.dtype == torch.bfloat16
     chosen = asked if asked != "auto" else "bfloat16" if rounded else "float32"
     return torch.bfloat16 if chosen == "bfloat16" else torch.float32

@@ -1,4 +1,7 @@
-"""Folders that appear whole or not at all, for what can be made again. What must survive a power cut is `checkpoint`'s."""
+"""Places to write to, and folders that appear whole or not at all, for what can be made again.
+
+What must survive a power cut is `checkpoint`'s.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,17 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal
+
+from trainer.config import ConfigError
+
+
+def free_place(output: str, kind: Literal["file", "folder"]) -> Path:
+    """Where `--output` is to be made. Raises `ConfigError` where something stands there already."""
+    place = Path(output).expanduser()
+    if place.exists() or place.is_symlink():
+        raise ConfigError(f"output {output!r} exists already: name a {kind} that does not, or remove it")
+    return place
 
 
 @contextmanager

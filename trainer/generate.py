@@ -77,6 +77,14 @@ def stop_token_ids(model: PreTrainedModel, *more: int | None) -> list[int]:
     return sorted(named)
 
 
+def require_stop_token_ids(model: PreTrainedModel, target: str, *more: int | None) -> list[int]:
+    """The same for a target by that name. Raises `ConfigError` where there is no such token: no answer would come to an end."""
+    stop_ids = stop_token_ids(model, *more)
+    if not stop_ids:
+        raise ConfigError(f"target {target!r} names no token that ends an answer: set eos_token_id in its config.json")
+    return stop_ids
+
+
 def answer_all(
     model: PreTrainedModel,
     questions: Questions,

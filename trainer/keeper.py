@@ -49,13 +49,9 @@ class Keeper:
         """Write the checkpoint that a run ends with. Raises `UnsavedError` where that fails."""
         self.save()
         if self._saved_step != self._learner.place.step:
-            kept = (
-                f"the newest one is of step {self._saved_step:,}: --resume goes on from it" if self._saved_step else "there is none"
-            )
-            raise UnsavedError(
-                f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written ({self._trouble}), and {kept}; "
-                "make room first"
-            )
+            kept = f"the newest one, to --resume from, is of step {self._saved_step:,}" if self._saved_step else "there is none"
+            last = f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written"
+            raise UnsavedError(f"{last} ({self._trouble}), and {kept}; make room first")
 
     def save(self) -> None:
         """Write a checkpoint now, unless this step has one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import torch
@@ -16,6 +17,8 @@ from trainer.live import Live
 from trainer.models import load_target_model
 from trainer.preflight import Plan
 from trainer.target import FeatureRing, Target, borrow_weights
+
+log = logging.getLogger(__name__)
 
 
 def load(plan: Plan, live: Live) -> tuple[Learner, list[Target], Evaluator | Unmeasured]:
@@ -43,6 +46,7 @@ def load(plan: Plan, live: Live) -> tuple[Learner, list[Target], Evaluator | Unm
     torch.manual_seed(config.seed)
     drafter = Drafter(plan.drafter)
     if plan.warm_start:
+        log.info("%s", plan.warm_start.sentence())
         drafter.load_state_dict(plan.warm_start.trained.drafter.state_dict())
     learner = Learner(drafter.to(placement.drafter), weights, config, len(plan.conversations), autocast=placement.autocast)
     evaluator = _evaluator(plan, models[placement.targets[0]], live)

@@ -1,4 +1,4 @@
-"""Whether drafted text is the target's own: two answers to one prompt in, where and how far they part out.
+"""Whether drafted text is the target's own: two answers to one prompt in, where and how far they diverge out.
 
 Speculative decoding changes no greedy text, but a longer pass adds in another order: where the target likes two tokens equally
 well, up to rounding, either may come. Where it clearly prefers one, another token is a bug. So rounding is measured, not guessed.
@@ -20,7 +20,7 @@ _SLACK = 4.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parting:
+class Divergence:
     """The first place, counted from 0 in the answer, where a drafted answer differs from the target's own.
 
     A token is None where its answer had ended. `logit_gap` is by how much the target prefers its own token when it reads the common
@@ -39,7 +39,9 @@ class Parting:
         return self.logit_gap is not None and abs(self.logit_gap) <= _SLACK * self.rounding
 
 
-def find_parting(model: PreTrainedModel, prompt_ids: Sequence[int], drafted: Sequence[int], alone: Sequence[int]) -> Parting | None:
+def find_divergence(
+    model: PreTrainedModel, prompt_ids: Sequence[int], drafted: Sequence[int], alone: Sequence[int]
+) -> Divergence | None:
     """Where the greedy answers `drafted` and `alone` part; None where they are the same, token for token."""
     if list(drafted) == list(alone):
         return None
@@ -49,7 +51,7 @@ def find_parting(model: PreTrainedModel, prompt_ids: Sequence[int], drafted: Seq
     token, target_token = (answer[common] if common < len(answer) else None for answer in (drafted, alone))
     logit_V, rounding = _reread(model, [*prompt_ids, *alone[:common]])
     both = token is not None and target_token is not None
-    return Parting(
+    return Divergence(
         position=common,
         token=token,
         target_token=target_token,

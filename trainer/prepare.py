@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
@@ -24,9 +23,11 @@ from trainer.answer_progress import AnswerProgress, say, shown
 from trainer.answers import Answers, open_answers, working_folder
 from trainer.chat import Chat
 from trainer.config import ConfigError, DatasetConfig, Precision, require
-from trainer.devices import choose_precision, find_device, name_of
+from trainer.devices import choose_precision, find_device, first_device, name_of
 from trainer.dialogues import Dialogues
-from trainer.generate import Questions, Stride, answer_all, stop_token_ids
+from trainer.folders import free_place
+from trainer.generate import Questions, Stride, answer_all, require_stop_token_ids
+from trainer.left_out import LeftOut, few_held_out
 from trainer.models import TargetDescription, describe, load_target_model, load_tokenizer, outline_target
 from trainer.prepared import collect, write_prepared
 from trainer.prompts import Prompt, fingerprint_prompts, load_prompts
@@ -137,7 +138,7 @@ def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
     with open_answers(folder, plan.made_with()) as (answers, warnings):
         for warning in warnings:
             say(console, warning)
-        _free_place(config.output)  # once more: only now can no other process make it
+        free_place(config.output, "folder")  # once more: only now can no other process make it
         if len(answers):
             say(console, f"Found {len(answers):,} answers in {folder}: going on from there.")
         longest = (plan.target.max_positions or sys.maxsize) - config.max_new_tokens
@@ -148,17 +149,21 @@ def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
             if len(answers):
                 say(console, f"Stopped: {len(answers):,} answers are kept in {folder}. The same command goes on from them.")
             raise
-        counts = _write(plan, dialogues, answers)
+        sizes = _write(plan, dialogues, answers)
         shutil.rmtree(folder, ignore_errors=True)
-    say(console, f"Wrote {counts['conversations']:,} conversations to {plan.output}. {_told(dialogues)}".rstrip())
+    train, held_out = sizes["train"], sizes.get("held_out", 0)
+    wrote = f"Wrote {train + held_out:,} conversations to {plan.output}: {train:,} to train on, {held_out:,} held out."
+    say(console, f"{wrote} {_left_out(plan, dialogues).sentences()}".rstrip())
+    if config.held_out_ratio and (few := few_held_out(held_out)):
+        say(console, few)
     return plan.output
 
 
 def _check(config: PrepareConfig) -> _Plan:
     """Look at everything the cheap way. Raises `ConfigError`."""
-    output = _free_place(config.output)
+    output = free_place(config.output, "folder")
     prompts = load_prompts(config.prompts, seed=config.seed, limit=config.limit)
-    device = find_device(config.device if config.device != "auto" else _first_device(), "device")
+    device = find_device(config.device if config.device != "auto" else first_device(), "device")
     target = describe(config.target)
     outline_target(config.target)  # answers of a target that cannot be trained for are of no use
     return _Plan(
@@ -172,19 +177,6 @@ def _check(config: PrepareConfig) -> _Plan:
     )
 
 
-def _free_place(output: str) -> Path:
-    place = Path(output).expanduser()
-    if place.exists() or place.is_symlink():
-        raise ConfigError(f"output {output!r} exists already: name a folder that does not, or remove it")
-    if not place.name:
-        raise ConfigError(f"output {output!r} names no folder: give the path of one to make")
-    return place
-
-
-def _first_device() -> str:
-    return "cuda:0" if torch.cuda.is_available() else "cpu"
-
-
 def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
     """Ask the target everything that has no answer yet."""
     questions = Questions()
@@ -196,8 +188,9 @@ def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
     if plan.config.cpu_threads:
         torch.set_num_threads(plan.config.cpu_threads)
     progress = AnswerProgress(len(dialogues), len(dialogues) - len(questions))
+    say(console, f"Loading target {plan.config.target!r} in {name_of(plan.precision)} on {plan.device}.")
     strides = _answers(plan, load_target_model(plan.config.target, plan.precision, plan.device), questions)
-    with shown(console, progress) as advance:
+    with shown(console, progress, lambda: progress.told(progress.rate())) as advance:
         for stride in strides:
             done = 0
             for answer in stride.answers:
@@ -209,10 +202,8 @@ def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
 
 
 def _answers(plan: _Plan, model: Any, questions: Questions) -> Iterator[Stride]:
-    config = plan.config
-    stop_ids = stop_token_ids(model, plan.chat.end_token_id(), plan.chat.eos_id)
-    if not stop_ids:
-        raise ConfigError(f"target {config.target!r} names no token that ends an answer: set eos_token_id in its config.json")
+    config, chat = plan.config, plan.chat
+    stop_ids = require_stop_token_ids(model, config.target, chat.end_token_id(), chat.eos_id)
     try:
         yield from answer_all(
             model,
@@ -231,13 +222,24 @@ def _answers(plan: _Plan, model: Any, questions: Questions) -> Iterator[Stride]:
 
 
 def _write(plan: _Plan, dialogues: Dialogues, answers: Answers) -> dict[str, int]:
-    """Make the output of the answers, whole or not at all. Returns what was counted."""
+    """Make the output of the answers, whole or not at all. Returns how many conversations each split has."""
     config = plan.config
-    data, counts = collect(dialogues.conversations(config.keep_unfinished))
-    if data is None:
-        raise ConfigError(_nothing_left(dialogues, answers))
-    provenance = {
-        "command": _command(config),
+    try:
+        data, counts = collect(dialogues.conversations(config.keep_unfinished), answers.folder / "conversations.arrow")
+        if data is None:
+            raise ConfigError(_left_out(plan, dialogues).nothing(str(answers.folder) if len(answers) else None))
+        told = _provenance(plan, dialogues, counts)
+        return write_prepared(plan.output, data, told, held_out_ratio=config.held_out_ratio, seed=config.seed)
+    except OSError as error:
+        raise ConfigError(
+            f"the conversations cannot be written to {plan.output} ({error.strerror or error}): mend that and give the same "
+            f"command again; the answers are kept in {answers.folder}"
+        ) from error
+
+
+def _provenance(plan: _Plan, dialogues: Dialogues, counts: dict[str, int]) -> dict[str, Any]:
+    return {
+        "command": _command(plan.config),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **plan.made_with(),
         **counts,
@@ -246,14 +248,16 @@ def _write(plan: _Plan, dialogues: Dialogues, answers: Answers) -> dict[str, int
         "git_commit": git_commit(),
         "versions": {**versions(), "tokenizers": version("tokenizers")},
     }
-    try:
-        write_prepared(plan.output, data, provenance, held_out_ratio=config.held_out_ratio, seed=config.seed)
-    except OSError as error:
-        raise ConfigError(
-            f"the conversations cannot be written to {plan.output} ({error.strerror or error}): mend that and give the same "
-            f"command again; the answers are kept in {answers.folder}"
-        ) from error
-    return counts
+
+
+def _left_out(plan: _Plan, dialogues: Dialogues) -> LeftOut:
+    return LeftOut(
+        dropped=dialogues.dropped,
+        cut_short=dialogues.cut_short,
+        max_new_tokens=plan.config.max_new_tokens,
+        target=plan.config.target,
+        positions=plan.target.max_positions,
+    )
 
 
 def _command(config: PrepareConfig) -> str:
@@ -270,24 +274,3 @@ def _command(config: PrepareConfig) -> str:
             listed = [word for pair in value.items() for word in pair] if isinstance(value, dict) else [str(value)]
             words += [f"--{flag}", *listed]
     return shlex.join(words)
-
-
-def _told(dialogues: Dialogues) -> str:
-    sentences = []
-    for counter, what in ((dialogues.dropped, "Left out"), (dialogues.cut_short, "Cut short")):
-        if total := sum(counter.values()):
-            sentences.append(f"{what} {total:,}: {_reasons(counter)}.")
-    return " ".join(sentences)
-
-
-def _reasons(counter: Counter[str]) -> str:
-    return ", ".join(f"{count:,} {reason}" for reason, count in counter.most_common())
-
-
-def _nothing_left(dialogues: Dialogues, answers: Answers) -> str:
-    way = "look at the prompts and the target's template"
-    if dialogues.dropped["unfinished"]:
-        way = f"pass --keep-unfinished, or remove {answers.folder} and raise --max-new-tokens"
-    elif len(answers):
-        way += f", and remove {answers.folder}"
-    return f"none of the answers can be used ({_reasons(dialogues.dropped)}): {way}"

@@ -2,44 +2,51 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
+from datasets.arrow_writer import ArrowWriter
 
 from trainer.dialogues import Conversation
 from trainer.folders import whole_folder
 from trainer.provenance import NAME
 
-# Conversations that are Python objects at the same time, on their way into Arrow.
+# Conversations in memory at the same time, on their way to the disk.
 CHUNK = 1_000
+TEXT = datasets.Value("string")
+FEATURES = datasets.Features({"messages": [{"role": TEXT, "content": TEXT}], "category": TEXT, "finished": datasets.Value("bool")})
 
 
-def collect(conversations: Iterator[Conversation]) -> tuple[datasets.Dataset | None, dict[str, int]]:
-    """Their rows, None where there is none, and what is counted of them."""
+def collect(conversations: Iterable[Conversation], file: Path) -> tuple[datasets.Dataset | None, dict[str, int]]:
+    """Their rows, None where there is none, and what is counted of them. The rows stay in `file`: memory need not hold them all.
+
+    Raises `OSError`.
+    """
     counts = Counter(conversations=0, answers=0, answer_tokens=0, unfinished=0, exact=0)
-    chunks = []
-    while chunk := list(itertools.islice(conversations, CHUNK)):
-        for one in chunk:
+    with ArrowWriter(path=str(file), features=FEATURES, writer_batch_size=CHUNK) as writer:
+        for one in conversations:
             counts.update(conversations=1, answers=one.turns, answer_tokens=one.answer_tokens)
             counts.update(unfinished=not one.row["finished"], exact=one.exact)
-        chunks.append(datasets.Dataset.from_list([one.row for one in chunk]))
-    return datasets.concatenate_datasets(chunks) if chunks else None, dict(counts)
+            writer.write(one.row)
+        writer.finalize()
+    return datasets.Dataset.from_file(str(file)) if counts["conversations"] else None, dict(counts)
 
 
 def write_prepared(
     output: Path, data: datasets.Dataset, provenance: Mapping[str, Any], *, held_out_ratio: float, seed: int
-) -> None:
-    """Make the folder `output`, whole or not at all. Raises `OSError`."""
+) -> dict[str, int]:
+    """Make the folder `output`, whole or not at all. Returns how many conversations each split has. Raises `OSError`."""
     datasets.disable_progress_bars()
+    splits = split(data, held_out_ratio, seed)
     with whole_folder(output) as folder:
-        split(data, held_out_ratio, seed).save_to_disk(str(folder))
+        splits.save_to_disk(str(folder))
         (folder / NAME).write_text(json.dumps(provenance, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    return {name: len(rows) for name, rows in splits.items()}
 
 
 def split(data: datasets.Dataset, held_out_ratio: float, seed: int) -> datasets.DatasetDict:

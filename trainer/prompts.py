@@ -43,20 +43,23 @@ def load_prompts(source: str, *, seed: int = 0, limit: int | None = None, held_o
     `held_out`, of a saved dataset that has splits the one kept from training is read. Conversations that do not begin with a
     question are left out with a warning. Raises `ConfigError` for a source that can't be read or holds no prompt.
     """
-    prompts: list[Prompt] = []
-    refused: list[str] = []
-    for prompt in _read(source, seed, held_out):
-        if isinstance(prompt, Prompt):
-            prompts.append(prompt)
-            if len(prompts) == limit:
-                break
-        else:
-            refused.append(prompt.detail)
+    prompts, refused = _take(source, seed, limit, held_out)
     if not prompts:
         raise ConfigError(f"{refused[0]}: {ACCEPTED}" if refused else f"prompts {source!r} hold no prompt: {ACCEPTED}")
     if refused:
         log.warning("%d of the prompts are left out; the first: %s.", len(refused), refused[0])
     return prompts
+
+
+def fingerprint_source(source: str, *, seed: int, limit: int | None) -> str:
+    """The fingerprint of what `load_prompts` takes, of splits the one kept from training. Raises `ConfigError`."""
+    return fingerprint_prompts(_take(source, seed, limit, held_out=True)[0])
+
+
+def held_out_split(source: str) -> str | None:
+    """The split that `load_prompts` reads with `held_out`; None of prompts that have no splits. Raises `ConfigError`."""
+    path = _path(source)
+    return _open_dataset(source, path, HELD_OUT_SPLITS)[1] if path.is_dir() else None
 
 
 def fingerprint_prompts(prompts: Iterable[Prompt]) -> str:
@@ -67,8 +70,26 @@ def fingerprint_prompts(prompts: Iterable[Prompt]) -> str:
     return digest.hexdigest()
 
 
+def _path(source: str) -> Path:
+    return DEMO if source == "demo" else Path(source).expanduser()
+
+
+def _take(source: str, seed: int, limit: int | None, held_out: bool) -> tuple[list[Prompt], list[str]]:
+    """The first prompts, and why others up to there are refused."""
+    prompts: list[Prompt] = []
+    refused: list[str] = []
+    for prompt in _read(source, seed, held_out):
+        if isinstance(prompt, Prompt):
+            prompts.append(prompt)
+            if len(prompts) == limit:
+                break
+        else:
+            refused.append(prompt.detail)
+    return prompts, refused
+
+
 def _read(source: str, seed: int, held_out: bool) -> Iterator[Prompt | Rejected]:
-    path = DEMO if source == "demo" else Path(source).expanduser()
+    path = _path(source)
     if source == "stdlib":
         return (_ask(text, category) for category, text in stdlib_prompts(seed))
     if path.is_dir():
@@ -91,7 +112,7 @@ def _from_json(source: str, path: Path) -> Iterator[Prompt | Rejected]:
             if number == 1 and path.suffix == ".json" and line.startswith("["):
                 yield from _from_list(source, path)
                 return
-            raise ConfigError(f"line {number} of prompts {source!r} is no JSON ({error}): {ACCEPTED}") from error
+            raise ConfigError(f"line {number} of prompts {source!r} is no JSON ({_fault(error)}): correct that line") from error
         for part in row if isinstance(row, list) and path.suffix == ".json" else [row]:
             yield _from_row(part, f"line {number} of prompts {source!r}")
 
@@ -100,11 +121,22 @@ def _from_list(source: str, path: Path) -> Iterator[Prompt | Rejected]:
     try:
         rows = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"prompts {source!r} are no JSON ({error}): {ACCEPTED}") from error
-    return (_from_row(row, f"row {number} of prompts {source!r}") for number, row in enumerate(rows))
+        where = f"line {error.lineno}" if isinstance(error, json.JSONDecodeError) else "a line"
+        raise ConfigError(f"{where} of prompts {source!r} is no JSON ({_fault(error)}): correct that line") from error
+    return (_from_row(row, f"prompt {number} of {source!r}") for number, row in enumerate(rows, start=1))
+
+
+def _fault(error: ValueError) -> str:
+    return f"{error.msg}, at character {error.colno}" if isinstance(error, json.JSONDecodeError) else str(error)
 
 
 def _from_dataset(source: str, path: Path, splits: Sequence[str]) -> Iterator[Prompt | Rejected]:
+    rows, _ = _open_dataset(source, path, splits)
+    return (_from_row(row, f"row {number} of prompts {source!r}") for number, row in enumerate(rows, start=1))
+
+
+def _open_dataset(source: str, path: Path, splits: Sequence[str]) -> tuple[datasets.Dataset, str | None]:
+    """The rows of a saved dataset; if it has splits, those of the first of `splits`, and that one's name."""
     datasets.disable_progress_bars()
     try:
         rows = datasets.load_from_disk(str(path))
@@ -115,15 +147,17 @@ def _from_dataset(source: str, path: Path, splits: Sequence[str]) -> Iterator[Pr
         if not named:
             wanted = " or ".join(f"`{split}`" for split in splits)
             raise ConfigError(f"prompts {source!r} have the splits {', '.join(rows)} but none called {wanted}: name one so")
-        rows = rows[named[0]]
-    return (_from_row(row, f"row {number} of prompts {source!r}") for number, row in enumerate(rows))
+        return rows[named[0]], named[0]
+    return rows, None
 
 
 def _lines(source: str, path: Path) -> Iterator[tuple[int, str]]:
     try:
         text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"prompts {source!r} can't be read ({error}): {ACCEPTED}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"prompts {source!r} can't be read as UTF-8 (byte {error.start:,}): save the file as UTF-8") from error
+    except OSError as error:
+        raise ConfigError(f"prompts {source!r} can't be read ({error.strerror}): see that you may read the file") from error
     # Not splitlines(): JSON may hold the other signs that it takes for ends of lines.
     return ((number, line.strip()) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
 

@@ -1,4 +1,7 @@
-"""How data was made: a folder of conversations in, what its `provenance.json` says out, and where a run would not fit it."""
+"""How data was made: a folder of conversations in, what its `provenance.json` says out, and where a run would not fit it.
+
+Whether two names are one target is told here too, by `same_target`, for everybody who warns of another.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,11 @@ from typing import Any
 
 from trainer.config import DatasetConfig
 from trainer.conversations import DEMO
-from trainer.models import WEIGHTS, describe
+from trainer.models import HUB_ID, WEIGHTS, describe
 
 NAME = "provenance.json"
 SAMPLE_BYTES = 65_536
+BUILT_IN = {"demo", "tiny"}  # names of targets, whatever folders are called
 
 
 def read_provenance(data: str) -> dict[str, Any] | None:
@@ -72,6 +76,33 @@ def weights_fingerprint(target: str) -> str | None:
     return digest.hexdigest() if files else None
 
 
+def same_target(recorded: str, asked: str, weights: str | None = None) -> bool:
+    """Whether two names, one written down when something was made and one given now, mean the same model.
+
+    `weights` is the fingerprint that was written down beside the first, if one was; if both have one, it decides. Else the same
+    name is the same model; a hub id and a folder are if their last parts agree, as a download has them; two folders are if they
+    are one, or hold the same weights.
+    """
+    own = weights_fingerprint(asked)
+    if weights and own:
+        return weights == own
+    if recorded == asked:
+        return True
+    if {recorded, asked} & BUILT_IN:
+        return False
+    on_hub = [_is_hub_id(name) for name in (recorded, asked)]
+    if all(on_hub):
+        return recorded.lower() == asked.lower()
+    before, now = Path(recorded).expanduser(), Path(asked).expanduser()
+    if any(on_hub):
+        return before.name.lower() == now.name.lower()
+    return before.resolve() == now.resolve() or (own is not None and own == weights_fingerprint(recorded))
+
+
+def _is_hub_id(name: str) -> bool:
+    return HUB_ID.fullmatch(name) is not None and not Path(name).is_dir()
+
+
 def _other_target(provenance: Mapping[str, Any], target: str) -> str | None:
     before = provenance.get("target")
     if not isinstance(before, str):
@@ -79,20 +110,12 @@ def _other_target(provenance: Mapping[str, Any], target: str) -> str | None:
     if provenance.get("target_stand_in"):
         before = "tiny"
     now = "tiny" if target == "demo" and describe(target).note else target
-    weights, own = provenance.get("target_weights"), weights_fingerprint(now)
-    if weights and own:
-        if weights == own:
-            return None
-        if before == now:
-            return f"the weights of target {now!r} are not those that made the data's answers"
-    elif before == now or _same_folder(before, now):
+    weights = provenance.get("target_weights")
+    if same_target(before, now, weights if isinstance(weights, str) else None):
         return None
+    if before == now:
+        return f"the weights of target {now!r} are not those that made the data's answers"
     return f"the data's answers are by target {before!r}, but the target is {now!r}"
-
-
-def _same_folder(one: str, other: str) -> bool:
-    paths = [Path(name).expanduser() for name in (one, other)]
-    return all(path.is_dir() for path in paths) and paths[0].resolve() == paths[1].resolve()
 
 
 def _values(template_args: Any) -> dict[str, Any]:

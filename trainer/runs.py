@@ -12,13 +12,13 @@ from trainer.config import ConfigError
 
 
 def find_run(name: str, runs: Path) -> Path:
-    """The folder of a run, given by its path or by its id under `runs`. Raises `ConfigError`."""
+    """The folder of a run, given to `--resume` by its path or by its id under `runs`. Raises `ConfigError`."""
     for folder in (Path(name), runs / name):
         if (folder / "run.json").is_file():
             return folder if folder.name else folder.resolve()  # "." has no name to call the run by
     known = sorted((path.parent.name for path in runs.glob("*/run.json")), reverse=True)
     have = f"runs there: {', '.join(known[:5])}" if known else "there are no runs there"
-    raise ConfigError(f"resume names {name!r}, which is no run in {runs} ({have})")
+    raise ConfigError(f"--resume names {name!r}, which is no run in {runs} ({have})")
 
 
 def read_facts(folder: Path) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from transformers import PreTrainedModel
 from trainer.chat import Chat
 from trainer.config import ConfigError
 from trainer.conversations import Rejected
-from trainer.lossless import Parting, find_parting
+from trainer.lossless import Divergence, find_divergence
 from trainer.prompts import Prompt
 from trainer.sampling import GREEDY, Sampling
 from trainer.speculate import Decoded, Speculator, decode_alone
@@ -32,12 +32,12 @@ class Asked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered:
-    """A prompt with its answers. `alone` is None where the target was not asked by itself, `parting` where greedy answers agree."""
+    """A prompt with its answers. `alone` is None where the target was not asked by itself, `divergence` if greedy ones agree."""
 
     prompt: Asked
     drafted: Decoded
     alone: Decoded | None = None
-    parting: Parting | None = None
+    divergence: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,24 +66,33 @@ def read_prompts(chat: Chat, prompts: Sequence[Prompt], room: int) -> tuple[list
             token_ids = Rejected("too_long", detail) if token_ids else Rejected("empty", "the chat template makes no text of it")
         if isinstance(token_ids, Rejected):
             left_out[token_ids.reason] += 1
-            example = example or f"prompt {number}: {token_ids.detail}"
+            example = example or f"prompt {number + 1}: {token_ids.detail}"
         else:
             asked.append(Asked(number, prompt.category, token_ids))
     if not asked:
-        way = "shorten them or --max-new-tokens" if left_out["too_long"] else "look at them and at the target's chat template"
+        way = "look at them and at the target's chat template"
+        if left_out["too_long"]:
+            way = "shorten them, or give a smaller number of --max-new-tokens"
         raise ConfigError(f"none of the {len(prompts)} prompts can be answered ({example}): {way}")
     return asked, left_out
 
 
-def answer_all(model: PreTrainedModel, speculator: Speculator, prompts: Sequence[Asked], terms: Terms) -> Iterator[Answered]:
+def answer_both(model: PreTrainedModel, speculator: Speculator, prompts: Sequence[Asked], terms: Terms) -> Iterator[Answered]:
     """Answer each prompt with the drafter and alone, now this first and now that: a machine that drifts then favours neither."""
     warm_up = replace(terms, max_new_tokens=min(_WARM_UP_TOKENS, terms.max_new_tokens), stop_ids=())
     _answer(model, speculator, prompts[0], warm_up, drafter_first=True)
     for place, prompt in enumerate(prompts):
-        yield _answer(model, speculator, prompt, terms, drafter_first=place % 2 == 0)
+        drafted, alone = _answer(model, speculator, prompt, terms, drafter_first=place % 2 == 0)
+        divergence = None
+        if alone and terms.sampling.greedy:
+            divergence = find_divergence(model, prompt.token_ids, drafted.token_ids, alone.token_ids)
+        yield Answered(prompt=prompt, drafted=drafted, alone=alone, divergence=divergence)
 
 
-def _answer(model: PreTrainedModel, speculator: Speculator, prompt: Asked, terms: Terms, *, drafter_first: bool) -> Answered:
+def _answer(
+    model: PreTrainedModel, speculator: Speculator, prompt: Asked, terms: Terms, *, drafter_first: bool
+) -> tuple[Decoded, Decoded | None]:
+    """With the drafter, and alone if that is wanted."""
     how: dict[str, Any] = {
         "max_new_tokens": terms.max_new_tokens,
         "stop_ids": terms.stop_ids,
@@ -96,7 +105,4 @@ def _answer(model: PreTrainedModel, speculator: Speculator, prompt: Asked, terms
 
     alone = None if drafter_first else ask_alone()
     drafted = speculator.decode(prompt.token_ids, **how)
-    alone = ask_alone() if drafter_first else alone
-    compared = alone is not None and terms.sampling.greedy
-    parting = find_parting(model, prompt.token_ids, drafted.token_ids, alone.token_ids) if alone and compared else None
-    return Answered(prompt=prompt, drafted=drafted, alone=alone, parting=parting)
+    return drafted, ask_alone() if drafter_first else alone

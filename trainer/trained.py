@@ -46,6 +46,8 @@ class TrainingFacts:
     template_args: dict[str, Any] = field(default_factory=dict)
     """For the target's chat template, as flags spell them."""
     versions: dict[str, str] = field(default_factory=dict)
+    began_with: dict[str, Any] | None = None
+    """The drafter that a warm start took over: its `name`, `path`, `step`, `target` and the `weights`' digest."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,7 +121,7 @@ def _differences(wanted: Mapping[str, list[int]], found: Mapping[str, torch.Tens
 
 
 def _newest(run: Path) -> Checkpoint:
-    checkpoint, refused = newest_checkpoint(run / "checkpoints")
+    checkpoint, refused = newest_checkpoint(run / "checkpoints", with_optimizer=False)
     if checkpoint is None:
         broken = f" ({'; '.join(refused)})" if refused else ""
         raise ConfigError(f"run {run.name!r} has no whole checkpoint{broken}: let it train until it writes one")
@@ -130,7 +132,7 @@ def _newest(run: Path) -> Checkpoint:
 
 def _whole(folder: Path) -> Checkpoint:
     try:
-        return read_checkpoint(folder)
+        return read_checkpoint(folder, with_optimizer=False)
     except BrokenCheckpointError as error:
         raise ConfigError(f"{error}: give another one, or the run, whose newest whole one is taken then") from error
 
@@ -154,6 +156,7 @@ def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
             precision=identity.get("precision"),
             template_args=dict(identity.get("template_args") or {}),
             versions=dict(run.get("versions") or {}),
+            began_with=run.get("from"),
         ),
         measured=_newest_measured(checkpoint.path.parent.parent / EVENTS, checkpoint.place.step),
     )

@@ -17,6 +17,7 @@ from transformers import Qwen3Config
 
 from trainer.checkpoint import newest_facts
 from trainer.config import ConfigError, DrafterConfig
+from trainer.provenance import same_target
 from trainer.runs import find_run
 from trainer.trained import Trained, load_trained
 
@@ -38,10 +39,21 @@ class WarmStart:
             "weights": digest(self.trained.drafter.state_dict()),
         }
 
+    def sentence(self) -> str:
+        """What the run begins with and the shape that this gives it, also where flags of the usual values asked for another."""
+        config, known = self.trained.config, []
+        if self.trained.step is not None:
+            known.append(f"step {self.trained.step:,}")
+        if self.trained.target:
+            known.append(f"made for {self.trained.target}")
+        layers = f"{config.num_hidden_layers} layer{'s' if config.num_hidden_layers > 1 else ''}"
+        origin = f" ({', '.join(known)})" if known else ""
+        return f"Begins with the drafter in {self.name}{origin}: {layers}, blocks of {config.block_size}."
+
     def other_target(self, target: str) -> Iterator[str]:
-        """A warning where the drafter was trained for a model of another name."""
+        """A warning where the drafter was trained for another model."""
         own = self.trained.target
-        if own and Path(own).name.lower() != Path(target).name.lower():
+        if own and not same_target(own, target):
             yield f"The drafter that --from names was trained for target {own!r}; this run trains it on for {target!r}."
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -56,6 +56,8 @@ def _parts(exported: Exported) -> Iterator[str]:
     yield _table(_shape(exported))
     yield "## Where it comes from"
     yield _table(_origin(exported.trained))
+    if exported.trained.measured and exported.dtype == torch.bfloat16:
+        yield _rounded(exported.trained.facts.precision)
     yield "## How to serve it"
     yield from (_zlab_ways if exported.format == "zlab" else _speculators_ways)(exported)
     yield "## What it expects"
@@ -86,21 +88,43 @@ def _origin(trained: Trained) -> Iterator[tuple[str, str]]:
     facts, measured = trained.facts, trained.measured
     yield "optimizer steps", steps(trained.step)
     yield (
-        "measured acceptance",
+        "measured acceptance length",
         f"{measured.measured_length:.2f} tokens per round, the bonus token included; real decoding of "
         f"{number(measured.prompts)} held-out prompts at step {steps(measured.step)}"
         if measured
         else "not measured",
     )
-    yield "run", plain(facts.run)
-    yield "command", f"`{plain(facts.command)}`" if facts.command else plain(None)
-    yield "git commit of Draftscope", plain(facts.git_commit)
-    yield (
-        "data",
-        f"{plain(facts.data)} ({number(facts.conversations, ',')} conversations, fingerprint {plain(facts.data_fingerprint)})",
+    if facts.began_with:
+        yield "began with", _began_with(facts.began_with)
+    if facts.data:
+        told = f"{number(facts.conversations, ',')} conversations, fingerprint {plain(facts.data_fingerprint)}"
+        yield "data", f"{plain(facts.data)} ({told})"
+    rest = {
+        "run": facts.run,
+        "command": f"`{plain(facts.command)}`" if facts.command else None,
+        "git commit of Draftscope": facts.git_commit,
+        "precision of target and training": facts.precision,
+        "versions": ", ".join(f"{name} {version}" for name, version in facts.versions.items()),
+    }
+    yield from ((name, plain(value)) for name, value in rest.items() if value)
+
+
+def _began_with(told: dict[str, Any]) -> str:
+    """The drafter that a warm start took over."""
+    target = f", made for {plain(told['target'])}" if told.get("target") else ""
+    digest = f", weights {plain(told['weights'])}" if told.get("weights") else ""
+    return f"the drafter in {plain(told.get('name'))} (step {steps(told.get('step'))}{target}{digest})"
+
+
+def _rounded(precision: str | None) -> str:
+    """What the measurement has to do with weights that were rounded since."""
+    then = (
+        "mixed precision (weights in float32, products in bfloat16)" if precision == "bfloat16" else plain(precision or "another")
     )
-    yield "precision of target and training", plain(facts.precision)
-    yield "versions", ", ".join(f"{name} {version}" for name, version in facts.versions.items()) or plain(None)
+    return (
+        f"Acceptance was measured beside training, in {then}. The weights here are\n"
+        "rounded to bfloat16, with which a little more or less may be accepted: check with `python -m trainer evaluate`."
+    )
 
 
 def _table(rows: Iterator[tuple[str, str]]) -> str:
@@ -143,7 +167,9 @@ def _zlab_code(target: str) -> str:
             f'tokenizer = AutoTokenizer.from_pretrained("{target}")',
             'chat = [{"role": "user", "content": "Why is the sky blue?"}]',
             'ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=False)',
-            "said = drafter.spec_generate(target, ids.to(target.device), 256, [tokenizer.eos_token_id])",
+            "end = target.generation_config.eos_token_id  # one token or several: a chat often ends with another than a text",
+            "ends = {tokenizer.eos_token_id, *(end if isinstance(end, list) else [end])} - {None}",
+            "said = drafter.spec_generate(target, ids.to(target.device), 256, list(ends))",
             "print(tokenizer.decode(said[0]))",
         )
     )

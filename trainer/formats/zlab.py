@@ -139,7 +139,9 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
         try:
             weights |= load_file(folder / file)
         except (OSError, SafetensorError) as error:
-            raise ConfigError(f"{folder / file} cannot be read ({error}): it is missing or was not copied whole") from error
+            found = f"is there but cannot be read ({error})" if (folder / file).is_file() else "is missing"
+            way = "it was not copied whole, so copy the folder again, or export anew"
+            raise ConfigError(f"{folder / file} {found}: {way}") from error
     return weights
 
 
