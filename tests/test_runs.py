@@ -41,7 +41,7 @@ def test_a_run_that_is_not_there_gets_the_newest_that_are(runs: Path) -> None:
     (runs / "no-run").mkdir(parents=True)
     with pytest.raises(ConfigError) as refused:
         find_run("no-run", runs)
-    assert str(refused.value) == f"resume names 'no-run', which is no run in {runs} (there are no runs there)"
+    assert str(refused.value) == f"--resume names 'no-run', which is no run in {runs} (there are no runs there)"
     for number in range(7):
         entry(runs, f"run-{number}")
     with pytest.raises(ConfigError, match=r"\(runs there: run-6, run-5, run-4, run-3, run-2\)$"):

@@ -149,16 +149,23 @@ def test_another_python_by_name_makes_the_environment_anew(made: Machine) -> Non
     assert not (made.folder / ".venv" / "done").exists()
 
 
-def test_make_installs_once_and_all_again_into_a_new_environment(made: Machine) -> None:
+def make(made: Machine, *words: str) -> str:
+    """What our Makefile prints where `made` stands in for the machine."""
     for name in ("Makefile", "requirements", "tests"):
-        (made.folder / name).symlink_to(ROOT / name)
+        if not (made.folder / name).exists():
+            (made.folder / name).symlink_to(ROOT / name)
+    env = {"PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(made.folder)}
+    command = ["make", *words]
+    return subprocess.run(
+        command, cwd=made.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+    ).stdout
 
+
+def test_make_installs_once_and_all_again_into_a_new_environment(made: Machine) -> None:
     def installed() -> int:
         journal = made.folder / "pip-journal"
         journal.unlink(missing_ok=True)
-        make = ["make", ".venv/done/demo-target", ".venv/done/reference"]
-        env = {"PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(made.folder)}
-        subprocess.run(make, cwd=made.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+        make(made, ".venv/done/demo-target", ".venv/done/reference")
         return len(journal.read_text().splitlines()) if journal.exists() else 0
 
     assert [installed(), installed()] == [8, 0]
@@ -168,22 +175,13 @@ def test_make_installs_once_and_all_again_into_a_new_environment(made: Machine) 
 
 @pytest.mark.parametrize(("verb", "wanted"), [("demo", False), ("setup", False), ("check", False), ("test", True)])
 def test_only_the_test_suite_gets_what_ours_is_held_against(made: Machine, verb: str, wanted: bool) -> None:
-    for name in ("Makefile", "requirements", "tests"):
-        (made.folder / name).symlink_to(ROOT / name)
-    env = {"PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(made.folder)}
-    told = subprocess.run(["make", "-n", verb], cwd=made.folder, env=env, capture_output=True, text=True, check=True).stdout
-    assert ("reference" in told) is wanted
+    assert ("reference" in make(made, "-n", verb)) is wanted
 
 
 def test_a_reference_that_cannot_be_had_stops_nothing(made: Machine) -> None:
-    for name in ("Makefile", "requirements", "tests"):
-        (made.folder / name).symlink_to(ROOT / name)
     python = made.folder / ".venv" / "bin" / "python"
     python.write_text(python.read_text().replace('"-m pip"*)', '*reference*) exit 1 ;;\n    "-m pip"*)'))
-    env = {"PATH": f"{made.programs}{os.pathsep}{os.environ['PATH']}", "HOME": str(made.folder)}
-    make = ["make", ".venv/done/reference"]
-    told = subprocess.run(make, cwd=made.folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
-    assert "the tests that need them will be skipped" in told.stdout
+    assert "the tests that need them will be skipped" in make(made, ".venv/done/reference")
     assert not (made.folder / ".venv" / "done" / "reference").exists()
 
 

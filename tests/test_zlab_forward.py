@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,14 +15,18 @@ from torch.nn import functional as F
 from transformers import DynamicCache, LlamaConfig
 
 from tests.small import MASK, SHAPE, lay_out, lively_drafter, random_features, random_weights, some_of
-from tests.zlab import Lesson, dflash, reference_of, study
+from tests.talkers import FAMILIES, save_talker, talker
+from tests.zlab import Lesson, dflash, load_reference, reference_of, study
 from trainer import learner, loss
+from trainer.__main__ import main
 from trainer.config import DrafterConfig
 from trainer.drafter import Drafter, choose_layer_ids, drafter_architecture
 from trainer.target import FeatureBatch
+from trainer.tiny import MASK as MASK_OF_TALKERS
+from trainer.trained import load_trained
 
 CLOSE = 1e-5
-LAYERS, ANCHORS = 9, 200  # of the target; and more anchors than there is room for, so that every one is used
+LAYERS = 9  # of the target
 
 PLAIN = {"rope_type": "default", "rope_theta": 50_000.0}
 LLAMA3 = {
@@ -51,7 +56,7 @@ def features_of(drafter: Drafter, lengths: tuple[int, ...], share: float = 1.0) 
 def differences(drafter: Drafter, features: FeatureBatch) -> Iterator[float]:
     """How far our training is from their inference, block by block."""
     theirs, weights = reference_of(drafter), random_weights()
-    lesson = study(drafter, weights, features, anchors=ANCHORS)
+    lesson = study(drafter, weights, features)
     for block in lesson.used():
         hidden_BD = draft_alone(theirs, lesson, block, weights.embedding_VD)
         yield float((hidden_BD - lesson.hidden_QD[lesson.rows(block)]).abs().max())
@@ -133,7 +138,7 @@ ANCHORS_OF_ROUNDS = (7, 8, 16, 19, 27, 40, 51)
 
 def one_by_one(drafter: Drafter) -> tuple[Lesson, list[tuple[slice, slice]]]:
     """A lesson, and of each round of a server: the features that are new to it, and the draft positions of its block."""
-    lesson = study(drafter, random_weights(), features_of(drafter, (60,)), anchors=ANCHORS)
+    lesson = study(drafter, random_weights(), features_of(drafter, (60,)))
     blocks = [int((lesson.blocks.anchor_A == anchor).nonzero()[0]) for anchor in ANCHORS_OF_ROUNDS]
     starts = (0, *ANCHORS_OF_ROUNDS)
     return lesson, [
@@ -176,13 +181,10 @@ def test_our_own_reading_over_several_rounds_equals_our_training() -> None:
         assert float((hidden_BD - lesson.hidden_QD[block]).abs().max()) <= CLOSE
 
 
-def test_the_loss_is_that_of_their_drafts() -> None:
+def their_loss(theirs: Any, lesson: Lesson) -> float:
     """Cross-entropy of the logits that their loop draws drafts from, with the tokens behind the anchor, at the paper's decay."""
-    drafter, weights = drafter_for(), random_weights()
-    theirs = reference_of(drafter)
-    lesson = study(drafter, weights, features_of(drafter, (37, 5, 28), share=0.8), anchors=ANCHORS)
+    batch, weights = lesson.features.batch, random_weights()
     total = weight = 0.0
-    batch = lesson.features.batch
     for block in lesson.used():
         anchor = int(lesson.blocks.anchor_A[block])
         # As in dflash_generate: the last B-1 rows are the drafts of the tokens at anchor+1 … anchor+B-1.
@@ -194,7 +196,33 @@ def test_the_loss_is_that_of_their_drafts() -> None:
             here = math.exp(-(offset - 1) / 4)
             total += here * float(F.cross_entropy(logit_KV[offset - 1], batch.token_T[place]))
             weight += here
-    assert lesson.loss == pytest.approx(total / weight, rel=1e-5)
+    return total / weight
+
+
+@pytest.mark.parametrize(("late", "equal"), [(0, True), (1, False), (-1, False)])
+def test_the_loss_is_that_of_their_drafts(late: int, equal: bool) -> None:
+    """And would not be if each draft were held against its neighbour's token."""
+    drafter = drafter_for()
+    theirs = reference_of(drafter)
+    drafter.register_forward_hook(lambda _, __, hidden_QD: hidden_QD.roll(late, 0))
+    lesson = study(drafter, random_weights(), features_of(drafter, (37, 5, 28), share=0.8))
+    assert (lesson.loss == pytest.approx(their_loss(theirs, lesson), rel=1e-5)) is equal
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_an_exported_drafter_loads_strictly_and_drafts_the_same(family: str, tmp_path: Path) -> None:
+    target = save_talker(talker(family), tmp_path / "target")
+    shape = "--drafter.block-size 6 --drafter.layers 3 --drafter.target-layers 4 --dtype float32"
+    assert main(["export", "--dry-run", "--target", target, "--output", str(tmp_path / "exported"), *shape.split()]) == 0
+    ours = load_trained(str(tmp_path / "exported")).drafter
+    theirs = load_reference(tmp_path / "exported")
+    assert (theirs.block_size, theirs.mask_token_id, theirs.target_layer_ids) == (6, MASK_OF_TALKERS, [1, 2, 4, 5])
+    assert theirs.state_dict().keys() == ours.state_dict().keys()
+    features = features_of(ours, (20,))
+    lesson = study(ours, random_weights(), features)
+    for block in lesson.used():
+        hidden_BD = draft_alone(theirs, lesson, block, random_weights().embedding_VD)
+        assert float((hidden_BD - lesson.hidden_QD[lesson.rows(block)]).abs().max()) <= CLOSE
 
 
 # What others got wrong (dflash.md, section 3), done to ours on purpose: module, function, and what it gives instead.

@@ -79,11 +79,16 @@ class Lesson:
         return seen_BT[0].nonzero().squeeze(1)
 
 
-def study(drafter: Drafter, weights: TargetWeights, features: FeatureBatch, *, anchors: int) -> Lesson:
-    """Have the real learner take in one batch, and look over its shoulder. Its step changes a copy of the drafter."""
+def study(drafter: Drafter, weights: TargetWeights, features: FeatureBatch) -> Lesson:
+    """Have the real learner take in one batch, every anchor that there is room for, and look over its shoulder.
+
+    It is a copy of the drafter that learns.
+    """
     drafter = copy.deepcopy(drafter)
     block_size, layers = drafter.block_size, len(drafter.layers)
-    config = TrainConfig(target="tiny", data="demo", drafter=DrafterConfig(block_size=block_size, layers=layers, anchors=anchors))
+    config = TrainConfig(
+        target="tiny", data="demo", drafter=DrafterConfig(block_size=block_size, layers=layers, anchors=features.batch.tokens)
+    )
     lesson = Lesson(features)
     with _overlooked(drafter, lesson), torch.enable_grad():
         Learner(drafter, weights, config, features.batch.samples, autocast=False).learn(features)
