@@ -27,9 +27,8 @@ from trainer.formats import speculators, zlab
 from trainer.formats.card import Exported, model_card
 from trainer.models import (
     TargetDescription,
-    check_mask_token_id,
+    choose_mask_token_id,
     describe,
-    find_mask_token_id,
     load_config,
     load_tokenizer,
     outline_target,
@@ -181,9 +180,7 @@ def _untrained(config: ExportConfig, command: Sequence[str]) -> Trained:
     description, tokenizer = describe(name), load_tokenizer(name)
     target = load_config(name).get_text_config()
     layer_ids = choose_layer_ids(description.layers, config.drafter)
-    mask_id = config.drafter.mask_token_id
-    mask_id = find_mask_token_id(target, tokenizer) if mask_id is None else mask_id
-    check_mask_token_id(mask_id, target, tokenizer)
+    mask_id = choose_mask_token_id(config.drafter.mask_token_id, target, tokenizer)
     outline_target(name)
     architecture = drafter_architecture(target, config.drafter, layer_ids, mask_id)
     with torch.random.fork_rng(devices=[]):

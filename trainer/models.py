@@ -142,6 +142,13 @@ def _check_whole(name: str, missing: Collection[str]) -> None:
         raise ConfigError(f"target {name!r} has no weights for {some}, and a drafter would learn from random ones: {way}")
 
 
+def choose_mask_token_id(asked: int | None, config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
+    """The id asked for, or else one that no text uses. Raises `ConfigError` for an id that cannot stand for a mask."""
+    mask_token_id = find_mask_token_id(config, tokenizer) if asked is None else asked
+    check_mask_token_id(mask_token_id, config, tokenizer)
+    return mask_token_id
+
+
 def find_mask_token_id(config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
     """An id of the target's vocabulary that no text uses, to stand for a masked position.
 

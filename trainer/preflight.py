@@ -33,9 +33,8 @@ from trainer.guards import (
 from trainer.held_out import HeldOut, load_held_out_set
 from trainer.models import (
     TargetDescription,
-    check_mask_token_id,
+    choose_mask_token_id,
     describe,
-    find_mask_token_id,
     load_config,
     load_tokenizer,
     outline_target,
@@ -128,7 +127,7 @@ def check(config: TrainConfig) -> Plan:
     if warm_start:
         config = replace(config, drafter=take_shape(config.drafter, warm_start.trained.config))
     layer_ids = choose_layer_ids(target.layers, config.drafter)
-    mask_token_id = _choose_mask(config.drafter.mask_token_id, architecture, tokenizer)
+    mask_token_id = choose_mask_token_id(config.drafter.mask_token_id, architecture, tokenizer)
     drafter = given or drafter_architecture(architecture, config.drafter, layer_ids, mask_token_id)
     chat = _guarded_chat(config, target, tokenizer, mask_token_id)
     found = survey(conversations, chat)
@@ -158,12 +157,6 @@ def _given_shape(config: TrainConfig, warm_start: WarmStart | None, architecture
     if given is not None:
         check_fit(given, architecture, config.target)
     return given
-
-
-def _choose_mask(asked: int | None, architecture: Any, tokenizer: PreTrainedTokenizerFast) -> int:
-    mask_token_id = find_mask_token_id(architecture, tokenizer) if asked is None else asked
-    check_mask_token_id(mask_token_id, architecture, tokenizer)
-    return mask_token_id
 
 
 def _guarded_chat(
