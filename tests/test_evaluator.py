@@ -182,8 +182,9 @@ def test_a_thread_that_hangs_is_left_behind(model: PreTrainedModel, told: Told, 
     with evaluator(model, told, thread_start=gate) as measuring:
         measuring.measure_if_due(2, drafter())
         assert gate.reached.wait(60)
-    gate.opened.set()
     assert measuring._thread is not None
+    assert measuring._thread.is_alive(), "nobody waited until it had given up by itself"
+    gate.opened.set()
     measuring._thread.join(20)
     assert told.done == []
 
@@ -206,6 +207,16 @@ def test_the_estimate_is_of_the_held_out_conversations(model: PreTrainedModel, t
         with evaluator(model, told, held_out) as measuring:
             measuring.measure_last(1, drafter(), never)
     assert [facts.held_out_estimated_length for facts in told.done] == [4.0, 1.0]
+
+
+def test_a_guess_behind_a_wrong_one_is_not_counted(model: PreTrainedModel, told: Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The drafter says one token always, the text says it every second time: half of the anchors keep one draft token, none two."""
+    said = torch.tensor([65, 66] * 20)
+    pointing = model.get_output_embeddings().weight[65]
+    monkeypatch.setattr(Drafter, "draft", lambda self, context, draft_QD, *_: pointing.expand(len(draft_QD), -1) * 9)
+    with evaluator(model, told, HeldOut(prompts=PROMPTS[:1], conversations=[with_tokens(said)]), anchors=64) as measuring:
+        measuring.measure_last(1, drafter(), never)
+    assert told.done[0].held_out_estimated_length == pytest.approx(1.5, abs=0.05)
 
 
 def with_tokens(token_T: torch.Tensor) -> Any:
