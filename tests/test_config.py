@@ -12,7 +12,7 @@ import pytest
 from tests.sources import ROOT, tree
 from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig, flag_of, require
 
-ENOUGH = 50  # measuring acceptance and objectives brought seven; each knob is a promise; more of them than this and some should go
+ENOUGH = 55  # watching by others (token, announcing, lingering, GPUs, trackers) brought five; more than this and some should go
 
 # Values that cannot work, and what is said of them. Loose ends of each range: just outside, far outside, not a number.
 WRONG: dict[str, list[tuple[Any, str]]] = {
@@ -52,12 +52,17 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "checkpoint.every": [(-1, "0 or more steps")],
     "checkpoint.keep": [(0, "at least 1")],
     "watch.host": [
-        (host, "a loopback address such as 127.0.0.1")
+        (host, "a loopback address such as 127.0.0.1, or any of yours with --watch.token-file")
         for host in ("0.0.0.0", "::", "192.168.1.2", "", "127.evil.example", "example.com")
     ],
     "watch.port": [(-2, "from -1 to 65535"), (65536, "from -1 to 65535")],
     "watch.sample_seconds": [(value, "from 0.05 to 60") for value in (0.0, 0.04, 61.0, math.nan, math.inf)],
     "watch.stall_seconds": [(value, "above 0") for value in (0.0, -1.0, math.nan)],
+    "watch.gpu_seconds": [(value, "from 1 to 60, or 0 for none") for value in (-1.0, 0.5, 61.0, math.nan, math.inf)],
+    "watch.linger_seconds": [(value, "from 0 to 3600") for value in (-1.0, 3601.0, math.nan, math.inf)],
+    "watch.token_file": [("", "a file")],
+    "watch.announce": [("", "a folder")],
+    "trackers": [(("mlflow",), "among wandb, tensorboard")],
 }
 # Whether these can work is only known of the machine, the target or the data; or their type says all.
 CHECKED_LATER = {

@@ -23,7 +23,7 @@ from trainer.recorder import Recorder
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
     record = RunRecord(tmp_path, 0, flush_seconds=0.01)
-    yield Live(RUN, Recorder(CollectorRegistry()), record)
+    yield Live(RUN, Recorder(CollectorRegistry(), "one"), record)
     record.close()
 
 
@@ -45,8 +45,8 @@ def test_before_the_first_evaluation_nothing_is_known(live: Live) -> None:
     acceptance = live.status()["acceptance"]
     assert (acceptance["measured_length"], acceptance["measured_at_step"], acceptance["measured_by_position"]) == (None, None, [])
     text = exposed(live)
-    assert "\ndraftscope_measured_acceptance_length_tokens " not in text, "0 would be a lie"
-    assert "\ndraftscope_last_evaluation_step " not in text
+    assert "\ndraftscope_measured_acceptance_length_tokens{" not in text, "0 would be a lie"
+    assert "\ndraftscope_last_evaluation_step{" not in text
     for outcome in ("done", "failed", "skipped"):
         assert f'draftscope_evaluations_total{{outcome="{outcome}"}} 0.0' in text
 
@@ -64,15 +64,17 @@ def test_an_evaluation_is_in_status_metrics_and_events(live: Live) -> None:
     }
     text = exposed(live)
     for line in (
-        "draftscope_measured_acceptance_length_tokens 2.0",
-        "draftscope_held_out_estimated_acceptance_length_tokens 2.1",
-        'draftscope_measured_position_acceptance_ratio{position="2"} 0.3',
-        "draftscope_last_evaluation_step 1500.0",
+        'draftscope_measured_acceptance_length_tokens{run_id="one"} 2.0',
+        'draftscope_held_out_estimated_acceptance_length_tokens{run_id="one"} 2.1',
+        'draftscope_measured_position_acceptance_ratio{position="2",run_id="one"} 0.3',
+        'draftscope_last_evaluation_step{run_id="one"} 1500.0',
         'draftscope_evaluations_total{outcome="done"} 1.0',
         "draftscope_evaluation_duration_seconds_sum 40.0",
+        f"draftscope_evaluation_rounds_total {float(FACTS.rounds)}",
+        f"draftscope_evaluation_accepted_tokens_total {float(FACTS.rounds)}",
     ):
         assert line in text
-    assert 'draftscope_measured_position_acceptance_ratio{position="3"}' not in text
+    assert 'draftscope_measured_position_acceptance_ratio{position="3"' not in text
     [event] = events(live)
     said = "Measured acceptance length 2.00 on 16 held-out prompts after step 1,500 (estimated there: 2.10)."
     assert (event["event"], event["step"], event["message"]) == ("evaluated", 1500, said)

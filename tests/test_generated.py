@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from trainer import metrics_doc
-from trainer.metrics import CATALOGUE, Metric
+from trainer import metrics, metrics_doc
+from trainer.metrics import CATALOGUE, OPEN_LABELS, Metric
 
 
 def test_metrics_page_is_fresh() -> None:
@@ -42,3 +42,26 @@ def test_check_tells_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_unknown_argument(capsys: pytest.CaptureFixture[str]) -> None:
     assert metrics_doc.main(["--chek"]) == 2
     assert "--chek" in capsys.readouterr().err
+
+
+def test_every_metric_is_in_one_section() -> None:
+    found = [metric for _, inside in metrics_doc.by_section() for metric in inside]
+    assert found == list(CATALOGUE)
+    assert all(inside for _, inside in metrics_doc.by_section())
+
+
+def test_what_labels_can_say_is_told_of_every_label() -> None:
+    told = {(label, values) for label, _, values in metrics_doc.label_values()}
+    for metric in CATALOGUE:
+        for label, values in metric.known_values.items():
+            shown = ", ".join(f"`{value}`" if value else "empty" for value in values) or OPEN_LABELS[label]
+            assert (f"`{label}`", shown) in told
+
+
+def test_series_of_one_metric() -> None:
+    assert metrics_doc.series(metrics.STAGE_SECONDS, gpus=2) == 12
+    assert metrics_doc.series(metrics.STAGE_ITEM_SECONDS, gpus=0) == 4 * (len(metrics.STAGE_ITEM_SECONDS.buckets) + 3)
+    assert metrics_doc.series(metrics.GPU_CLOCK, gpus=2) == 4
+    assert metrics_doc.series(metrics.GPU_BACKEND, gpus=2) == 1, "one of its words"
+    assert metrics_doc.series(metrics.POSITION_ACCURACY, gpus=0, block_size=8) == 7
+    assert metrics_doc.series(metrics.VERDICT, gpus=0) == 17, "a stage only where the state is about one"

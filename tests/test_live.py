@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from tests.lines import lines_of
+from tests.test_parting import FACTS
 from trainer import metrics
 from trainer.live import Live
 from trainer.moments import Rates, StepFacts, Tick
@@ -58,7 +59,7 @@ def record(tmp_path: Path) -> Iterator[RunRecord]:
 
 @pytest.fixture
 def live(record: RunRecord, clock: Clock) -> Live:
-    return Live(RUN, Recorder(CollectorRegistry()), record, clock, lambda: 1764497000.0 + clock.now)
+    return Live(RUN, Recorder(CollectorRegistry(), "one"), record, clock, lambda: 1764497000.0 + clock.now)
 
 
 def exposed(live: Live) -> str:
@@ -77,7 +78,7 @@ def test_it_answers_while_the_target_is_loading(live: Live, clock: Clock) -> Non
     assert (status["state"], status["phase"], status["step"], status["loss"]) == ("starting", "loading the target", 0, None)
     assert status["verdict"]["sentence"] == "Warming up: loading the target, 12 s so far."
     assert status["rates"]["steps_per_second"] is None
-    assert "\ndraftscope_loss " not in exposed(live), "no loss is known yet, and 0 would be a lie"
+    assert "\ndraftscope_loss{" not in exposed(live), "no loss is known yet, and 0 would be a lie"
     assert "draftscope_steps_total 0.0" in exposed(live)
 
 
@@ -90,10 +91,10 @@ def test_a_step_is_in_status_metrics_and_record(live: Live, clock: Clock) -> Non
     assert status["acceptance"]["position_accuracy"] == [0.5, None]
     text = exposed(live)
     for line in (
-        "draftscope_loss 10.8",
-        "draftscope_global_step 1.0",
-        'draftscope_tokens_total{kind="draft"} 80.0',
-        'draftscope_position_accuracy_ratio{position="1"} 0.5',
+        'draftscope_loss{run_id="one"} 10.8',
+        'draftscope_global_step{run_id="one"} 1.0',
+        'draftscope_tokens_total{kind="draft",run_id="one"} 80.0',
+        'draftscope_position_accuracy_ratio{position="1",run_id="one"} 0.5',
         "draftscope_step_duration_seconds_sum 0.5",
         'draftscope_run_state{state="running"} 1.0',
         "draftscope_last_step_timestamp_seconds 1.764497103e+09",
@@ -122,10 +123,10 @@ def test_counters_are_of_this_process_and_the_step_is_the_runs(live: Live) -> No
     assert live.status()["step"] == 100
     live.stepped(replace(STEP, step=101, context_tokens=6000, draft_tokens=380, samples=54))
     text = exposed(live)
-    assert "draftscope_global_step 101.0" in text
+    assert 'draftscope_global_step{run_id="one"} 101.0' in text
     assert "draftscope_steps_total 1.0" in text
     assert "draftscope_samples_total 4.0" in text
-    assert 'draftscope_tokens_total{kind="context"} 1000.0' in text
+    assert 'draftscope_tokens_total{kind="context",run_id="one"} 1000.0' in text
 
 
 @pytest.mark.parametrize(("attempt", "name"), [(0, "started"), (1, "resumed")])
@@ -207,9 +208,30 @@ def test_checkpoints(live: Live, clock: Clock) -> None:
     assert 'draftscope_checkpoints_total{outcome="written"} 1.0' in text
     assert 'draftscope_checkpoints_total{outcome="failed"} 1.0' in text
     assert "draftscope_last_checkpoint_step 50.0" in text
+    assert "draftscope_last_checkpoint_bytes 1234.0" in text
     written, failed = events(live)
     assert (written["event"], written["bytes"], written["seconds"]) == ("checkpoint", 1234, 0.25)
     assert (failed["event"], failed["message"]) == ("checkpoint_failed", "The disk is full.")
+
+
+def test_what_earlier_attempts_left_is_known_from_the_start(live: Live, clock: Clock) -> None:
+    live.inherited(50, Path("checkpoints/step-000000050"), 1234, 1764497000.0 + clock.now - 600, FACTS)
+    live.began(step=50)
+    clock.now += 30
+    status = live.status()
+    assert status["checkpoint"] == {"step": 50, "path": "checkpoints/step-000000050", "age_seconds": 630.0}
+    assert (status["acceptance"]["measured_length"], status["acceptance"]["measured_at_step"]) == (2.0, 1500)
+    text = exposed(live)
+    assert "draftscope_last_checkpoint_step 50.0" in text, "or its first checkpoint would look overdue from the start"
+    assert "draftscope_last_checkpoint_timestamp_seconds 1.7644965e+09" in text
+    assert 'draftscope_checkpoints_total{outcome="written"} 0.0' in text, "not by this process"
+    assert 'draftscope_last_evaluation_step{run_id="one"} 1500.0' in text
+    assert 'draftscope_evaluations_total{outcome="done"} 0.0' in text
+
+
+def test_a_checkpoint_from_a_clock_that_ran_ahead_has_no_negative_age(live: Live, clock: Clock) -> None:
+    live.inherited(50, "x", 1, 1764497000.0 + clock.now + 3600, None)
+    assert live.status()["checkpoint"]["age_seconds"] == 0.0
 
 
 def test_warnings_are_shown_once_and_only_the_newest(live: Live) -> None:

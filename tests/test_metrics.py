@@ -1,72 +1,108 @@
-"""Every entry of the catalogue keeps to Prometheus' naming rules and to our own."""
+"""Every entry of the catalogue keeps to Prometheus' naming rules and to our own, and the rules find what breaks them."""
 
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from trainer.metrics import CATALOGUE, Metric, step_columns
+from tests.metric_rules import NAMED_TWICE, complaints
+from trainer import metrics
+from trainer.metrics import CATALOGUE, OPEN_LABELS, Metric, step_columns
 
-UNITS = {"seconds", "bytes", "ratio", "tokens", "watts", "celsius"}  # base units; nothing in milli or per cent
-# The step is a value and would make a series of every point; the others are Prometheus' own.
-FORBIDDEN_LABELS = {"step", "epoch", "le", "quantile", "job", "instance", "rank"}
 RECORD = Path(__file__).parent.parent / "docs" / "record.md"
+GOOD = Metric(
+    name="wait_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=("queue",),
+    values=(("a", "b"),),
+    help="Time that was waited.",
+    question="How long?",
+)
+LISTS = [name for name, value in vars(metrics).items() if name.isupper() and isinstance(value, tuple) and name != "CATALOGUE"]
 
-every_metric = pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
 
-
-def without_total(metric: Metric) -> str:
-    return metric.name.removesuffix("_total")
-
-
-@every_metric
-def test_name(metric: Metric) -> None:
-    assert re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", metric.name)
-    assert not metric.name.startswith("draftscope"), "the prefix is added by full_name"
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_it_keeps_to_the_rules(metric: Metric) -> None:
+    assert complaints(metric) == []
     assert metric.full_name == f"draftscope_{metric.name}"
-    assert metric.name.endswith("_total") == (metric.kind == "counter"), "_total belongs to counters, and only to them"
-    assert metric.name.endswith("_info") == (metric.kind == "info"), "_info belongs to infos, and only to them"
-    assert not metric.name.endswith(("_bucket", "_count", "_sum", "_created")), "a suffix that Prometheus adds itself"
 
 
-@every_metric
-def test_unit_ends_the_name(metric: Metric) -> None:
-    assert metric.unit in UNITS | {""}
-    if metric.unit:
-        assert without_total(metric).endswith(f"_{metric.unit}") or without_total(metric) == metric.unit
-    else:
-        assert without_total(metric).rpartition("_")[2] not in UNITS, "the name ends with a unit that is not declared"
+def test_what_is_well_named_is_not_complained_of() -> None:
+    assert complaints(GOOD) == []
 
 
-@every_metric
-def test_sentences(metric: Metric) -> None:
-    assert metric.help.endswith("."), "a help is a sentence"
-    assert metric.question.endswith("?"), "a question ends with its mark"
-    for sentence in (metric.help, metric.question):
-        assert sentence == sentence.strip()
-        assert sentence[0].isupper() or sentence[0].isdigit()
-        assert "\n" not in sentence
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"name": "Wait_seconds"}, "snake_case"),
+        ({"name": "draftscope_wait_seconds"}, "prefix"),
+        ({"name": "wait_count", "unit": ""}, "Prometheus adds"),
+        ({"name": "waits_total", "unit": ""}, "_total ends every counter"),
+        ({"kind": "counter"}, "_total ends every counter"),
+        ({"name": "wait_info", "unit": ""}, "_info ends every info"),
+        ({"name": "wait_info", "unit": "", "kind": "info"}, "always 1"),
+        ({"per_run": True, "labels": ("run_id",), "values": ()}, "not twice"),
+        ({"name": "wait_milliseconds", "unit": "milliseconds"}, "no base unit"),
+        ({"name": "wait_seconds_share", "unit": "seconds"}, "does not end its name"),
+        ({"unit": ""}, "not declared"),
+        ({"name": "wait_ms", "unit": ""}, "ms: base units only"),
+        ({"name": "wait_percent", "unit": ""}, "percent: base units only"),
+        ({"name": "power_milliwatts", "unit": ""}, "milliwatts: base units only"),
+        ({"name": "memory_mb", "unit": ""}, "mb: base units only"),
+        ({"name": "left_minutes", "unit": ""}, "minutes: base units only"),
+        ({"name": "wait_ratio", "unit": ""}, "called one"),
+        ({"help": "Share of time that was waited."}, "called one"),
+        ({"help": "Unix time of the wait."}, "Unix seconds"),
+        ({"name": "wait_timestamp_seconds"}, "Unix seconds"),
+        ({"help": "Time that was waited"}, "full stop"),
+        ({"question": "How long"}, "question mark"),
+        ({"help": "time that was waited."}, "not a sentence"),
+        ({"help": "Time that\nwas waited."}, "not a sentence"),
+        ({"labels": ("step",)}, "not allowed"),
+        ({"labels": ("Queue",)}, "not allowed"),
+        ({"labels": ("queue", "a", "b", "c", "d"), "values": (("x",),) * 5}, "more than 4 labels"),
+        ({"labels": ("queue", "queue"), "values": (("x",),) * 2}, "one twice"),
+        ({"labels": ("queue", "stage")}, "for each label or for none"),
+        ({"values": ()}, "neither listed nor bounded"),
+        ({"labels": ("gpu",)}, "or both"),
+        ({"values": (("a", "a"),)}, "there twice"),
+        ({"values": (("A b",),)}, "snake_case, or there twice"),
+        ({"values": (tuple(f"v{number}" for number in range(61)),)}, "61 children"),
+        ({"name": "longest_queue_seconds"}, "in its name as well"),
+        ({"buckets": (1.0,)}, "buckets are a histogram's"),
+        ({"kind": "histogram"}, "buckets are a histogram's"),
+        ({"kind": "histogram", "buckets": (2.0, 1.0)}, "do not rise"),
+        ({"kind": "histogram", "buckets": (0.0, 1.0)}, "do not rise"),
+        ({"kind": "histogram", "buckets": tuple(float(bound) for bound in range(1, 14))}, "13 buckets"),
+        ({"kind": "histogram", "buckets": (1.0,), "name": "wait", "unit": ""}, "without a unit"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_each_rule_finds_what_breaks_it(changed: dict[str, Any], words: str) -> None:
+    assert any(words in complaint for complaint in complaints(replace(GOOD, **changed))), complaints(replace(GOOD, **changed))
 
 
-@every_metric
-def test_labels(metric: Metric) -> None:
-    assert all(re.fullmatch(r"[a-z]+(_[a-z]+)*", label) for label in metric.labels)
-    assert not FORBIDDEN_LABELS & set(metric.labels)
-    assert len(set(metric.labels)) == len(metric.labels)
+def test_no_exception_outlives_its_metric() -> None:
+    named = {(metric.name, label) for metric in CATALOGUE for label in metric.labels}
+    assert NAMED_TWICE.keys() <= named
+    assert {label for metric in CATALOGUE for label, values in metric.known_values.items() if not values} | {"run_id"} == set(
+        OPEN_LABELS
+    )
 
 
-@every_metric
-def test_buckets(metric: Metric) -> None:
-    assert bool(metric.buckets) == (metric.kind == "histogram")
-    assert list(metric.buckets) == sorted(set(metric.buckets)), "upper bounds rise"
-    assert all(bound > 0 for bound in metric.buckets)
-    assert len(metric.buckets) <= 15, "each bucket is a series"
+def test_every_list_of_words_belongs_to_a_label() -> None:
+    used = {values for metric in CATALOGUE for values in metric.values}
+    assert [name for name in LISTS if getattr(metrics, name) not in used and ("", *getattr(metrics, name)) not in used] == []
 
 
 def test_no_number_is_declared_twice() -> None:
     assert [name for name, times in Counter(metric.name for metric in CATALOGUE).items() if times > 1] == []
     assert [column for column, times in Counter(column for column, _ in step_columns()).items() if times > 1] == []
+    assert len(set(CATALOGUE)) == len(CATALOGUE)
 
 
 def test_columns_are_fields_of_the_record() -> None:

@@ -294,6 +294,31 @@ def test_progress_is_an_item_handed_on_or_the_end_of_a_wait() -> None:
     assert meter.read().progress == 500, "or it would seem to have been busy with one item for 391 s"
 
 
+def test_items_are_told_apart_by_their_busy_time_alone() -> None:
+    clock = FakeClock()
+    meter = Meter(clock, item_bounds=(1.0, 10.0))
+    meter.enter("busy")
+    for busy, waited in ((1, 500), (1.5, 0), (10, 0), (11, 3)):
+        clock.now += busy
+        with meter.waiting("waiting_output"):
+            clock.now += waited
+        meter.progressed(1)
+    assert (meter.read().item_counts, meter.read().item_busy) == ((1, 2, 1), 23.5), "a bound belongs to the bucket below it"
+    clock.now += 100
+    assert meter.read().item_busy == 23.5, "an item counts once it is handed on"
+    meter.progressed()
+    assert sum(meter.read().item_counts) == 4, "one that is taken in is not handed on"
+
+
+def test_items_handed_on_together_share_their_time() -> None:
+    clock = FakeClock()
+    meter = Meter(clock, item_bounds=(4.0,))
+    meter.enter("busy")
+    clock.now += 12
+    meter.progressed(3)
+    assert (meter.read().item_counts, meter.read().item_busy) == ((3, 0), 12)
+
+
 @given(st.lists(st.tuples(st.sampled_from(["busy", "waiting_input", "waiting_output"]), st.integers(0, 1000)), max_size=30))
 def test_the_three_times_add_up_to_the_lifetime(spells: list[tuple[str, int]]) -> None:
     clock = FakeClock()

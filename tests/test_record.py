@@ -16,7 +16,7 @@ import pytest
 
 from tests.lines import lines_of
 from trainer import record as record_module
-from trainer.record import RecordLogHandler, RunRecord, next_attempt, strict, write_run_json
+from trainer.record import RecordLogHandler, RunRecord, events_before, next_attempt, strict, write_run_json
 
 
 @pytest.fixture
@@ -196,6 +196,67 @@ def test_log_records_reach_the_log(run: Path) -> None:
         logger.warning("it is %s", "so")
         logger.removeHandler(handler)
     assert (run / "log.txt").read_text().endswith(" WARNING it is so\n")
+
+
+def test_log_records_are_counted_by_level(run: Path) -> None:
+    with recording(run) as record:
+        handler = RecordLogHandler(record)
+        for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.WARNING, logging.ERROR, logging.CRITICAL):
+            handler.handle(logging.makeLogRecord({"levelno": level, "msg": "x"}))
+        assert (handler.warnings, handler.errors) == (2, 2)
+
+
+def test_the_disk_is_asked_by_the_writer_alone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    real = os.statvfs
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        asked.append(threading.current_thread().name)
+        return real(path)
+
+    monkeypatch.setattr("os.statvfs", statvfs)
+    with recording(run) as record:
+        wait_for(lambda: record.disk is not None)
+        assert record.disk is not None
+        assert 0 < record.disk.free_bytes <= record.disk.size_bytes
+    assert asked == ["record-writer"], "not at each flush"
+
+
+def test_a_disk_that_does_not_answer_is_unknown_and_comes_back(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, gone = os.statvfs, [True]
+
+    def statvfs(path: Path) -> os.statvfs_result:
+        if gone[0]:
+            raise OSError(5, "Input/output error")
+        return real(path)
+
+    monkeypatch.setattr("os.statvfs", statvfs)
+    monkeypatch.setattr("trainer.record._DISK_SECONDS", 0.0)
+    with recording(run) as record:
+        record.log("a line")
+        wait_for(lambda: (run / "log.txt").is_file())
+        assert record.disk is None
+        gone[0] = False
+        wait_for(lambda: record.disk is not None)
+
+
+def test_events_of_earlier_attempts_are_found_the_newest_first(run: Path) -> None:
+    assert list(events_before(run, "evaluated")) == []
+    with recording(run) as record:
+        for step in range(4):
+            record.event("evaluated", "Measured.", step)
+            record.event("checkpoint", "x" * 100_000, step)
+    with (run / "events.jsonl").open("a") as file:
+        file.write('{"attempt": 0, "event": "evaluated", "step": 9')
+    assert [event["step"] for event in events_before(run, "evaluated")] == [3, 2, 1, 0]
+
+
+def test_only_the_end_of_a_long_record_is_searched(run: Path) -> None:
+    with recording(run) as record:
+        record.event("evaluated", "Measured.", 1)
+        for step in range(12):
+            record.event("checkpoint", "x" * 100_000, step)
+    assert list(events_before(run, "evaluated")) == []
 
 
 def test_run_json_is_written_once(run: Path) -> None:

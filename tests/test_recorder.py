@@ -8,12 +8,12 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from trainer import metrics
 from trainer.metrics import CATALOGUE, Metric
-from trainer.recorder import READ_AT_SCRAPE, Reading, Recorder
+from trainer.recorder import READ_AT_SCRAPE, Distribution, Reading, Recorder
 
 
 @pytest.fixture
 def recorder() -> Recorder:
-    return Recorder(CollectorRegistry())
+    return Recorder(CollectorRegistry(), "r")
 
 
 def samples(recorder: Recorder) -> dict[str, float]:
@@ -23,7 +23,11 @@ def samples(recorder: Recorder) -> dict[str, float]:
 
 
 def everything() -> list[Reading]:
-    return [Reading(metric, 1.0, tuple("x" for _ in metric.labels)) for metric in CATALOGUE if metric in READ_AT_SCRAPE]
+    return [Reading(metric, a_value(metric), tuple("x" for _ in metric.labels)) for metric in CATALOGUE if metric in READ_AT_SCRAPE]
+
+
+def a_value(metric: Metric) -> float | Distribution:
+    return Distribution((1,) * (len(metric.buckets) + 1), 5.0) if metric.kind == "histogram" else 1.0
 
 
 def test_every_metric_is_exposed_under_its_name_and_kind(recorder: Recorder) -> None:
@@ -49,6 +53,10 @@ def test_the_known_label_sets_are_there_from_the_start(recorder: Recorder) -> No
         assert seen[f'draftscope_watch_seconds_total{{part="{part}"}}'] == 0
     assert seen['draftscope_checkpoints_total{outcome="failed"}'] == 0
     assert seen["draftscope_step_duration_seconds_count"] == 0
+    for reason in metrics.HTTP_REFUSALS:
+        assert seen[f'draftscope_http_refused_total{{reason="{reason}"}}'] == 0
+    for action in metrics.CONTROL_ACTIONS:
+        assert seen[f'draftscope_control_requests_total{{action="{action}"}}'] == 0
     assert not any("_created" in name for name in seen)
 
 
@@ -73,6 +81,32 @@ def test_a_gauge_that_is_declared_can_be_recorded(monkeypatch: pytest.MonkeyPatc
     assert samples(recorder)['draftscope_depth_tokens{side="left"}'] == 4.5
 
 
+def test_the_runs_id_is_on_every_curve_and_on_nothing_else(recorder: Recorder) -> None:
+    recorder.read_from(everything)
+    text = recorder.exposition(None)[0].decode()
+    known = {sample.name: sample.labels for family in text_string_to_metric_families(text) for sample in family.samples}
+    marked = {name.removeprefix("draftscope_") for name, labels in known.items() if labels.get("run_id") == "r"}
+    assert marked == {metric.name for metric in CATALOGUE if metric.per_run}
+    assert known["draftscope_run_info"]["run_id"] == "x", "there it is a label like any other"
+
+
+def test_a_curve_that_is_counted_here_carries_the_runs_id_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = Metric(name="depth_tokens", kind="gauge", unit="tokens", labels=("side",), per_run=True, help="D.", question="?")
+    monkeypatch.setattr("trainer.recorder.CATALOGUE", (*CATALOGUE, depth))
+    recorder = Recorder(CollectorRegistry(), "r")
+    recorder.record(depth, 4.5, "left")
+    assert samples(recorder)['draftscope_depth_tokens{run_id="r",side="left"}'] == 4.5
+
+
+def test_a_histogram_that_a_source_counts(recorder: Recorder) -> None:
+    few = Distribution((2, 0, 1, 0, 0, 3), 400.5)
+    recorder.read_from(lambda: [Reading(metrics.STAGE_ITEM_SECONDS, few, ("target",))])
+    seen, name = samples(recorder), "draftscope_stage_item_duration_seconds"
+    buckets = {bound: seen[f'{name}_bucket{{le="{bound}",stage="target"}}'] for bound in ("0.001", "0.01", "0.1", "10.0", "+Inf")}
+    assert buckets == {"0.001": 2, "0.01": 2, "0.1": 3, "10.0": 3, "+Inf": 6}
+    assert (seen[f'{name}_count{{stage="target"}}'], seen[f'{name}_sum{{stage="target"}}']) == (6, 400.5)
+
+
 def test_the_wrong_verb_is_refused(recorder: Recorder) -> None:
     with pytest.raises(TypeError, match=r"draftscope_samples_dropped_total is a counter: use add\(\)"):
         recorder.record(metrics.DROPPED, 1, "template")
@@ -85,10 +119,10 @@ def test_the_wrong_verb_is_refused(recorder: Recorder) -> None:
 def test_sources_are_read_at_each_scrape(recorder: Recorder) -> None:
     value = [1.5]
     recorder.read_from(lambda: [Reading(metrics.LOSS, value[0]), Reading(metrics.GRAD_NORM, None)])
-    assert samples(recorder)["draftscope_loss"] == 1.5
+    assert samples(recorder)['draftscope_loss{run_id="r"}'] == 1.5
     value[0] = float("inf")
-    assert samples(recorder)["draftscope_loss"] == float("inf")
-    assert "draftscope_grad_norm" not in samples(recorder), "what is not known is absent, not 0"
+    assert samples(recorder)['draftscope_loss{run_id="r"}'] == float("inf")
+    assert not any(name.startswith("draftscope_grad_norm") for name in samples(recorder)), "what is not known is absent, not 0"
 
 
 def test_a_source_that_raises_costs_only_its_own_numbers(recorder: Recorder) -> None:
@@ -97,7 +131,25 @@ def test_a_source_that_raises_costs_only_its_own_numbers(recorder: Recorder) -> 
 
     recorder.read_from(broken)
     recorder.read_from(lambda: [Reading(metrics.GLOBAL_STEP, 7)])
-    assert samples(recorder)["draftscope_global_step"] == 7
+    assert samples(recorder)['draftscope_global_step{run_id="r"}'] == 7
+    assert recorder.total(metrics.WATCH_ERRORS, "http") == 1
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        Reading(metrics.LOSS, 1.0, ("one too many",)),
+        Reading(metrics.STAGE_ITEM_SECONDS, Distribution((1, 2), 3.0), ("target",)),
+        Reading(metrics.STEP_SECONDS, 1.0),
+    ],
+    ids=["labels", "buckets", "not from a source"],
+)
+def test_a_source_that_says_nonsense_costs_only_its_own_numbers(recorder: Recorder, wrong: Reading) -> None:
+    recorder.read_from(lambda: [Reading(metrics.GLOBAL_STEP, 7), wrong])
+    recorder.read_from(lambda: [Reading(metrics.MAX_STEPS, 9)])
+    seen = samples(recorder)
+    assert seen['draftscope_max_steps{run_id="r"}'] == 9
+    assert 'draftscope_global_step{run_id="r"}' not in seen, "all or nothing"
     assert recorder.total(metrics.WATCH_ERRORS, "http") == 1
 
 
@@ -107,6 +159,26 @@ def test_both_formats(recorder: Recorder) -> None:
     assert body.endswith(b"# EOF\n")
     assert b"# UNIT draftscope_step_duration_seconds seconds" in body
     assert recorder.exposition("")[1].startswith("text/plain; version=0.0.4")
+
+
+@pytest.mark.parametrize(
+    ("accept", "version"),
+    [
+        (
+            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.6,application/openmetrics-text;version=0.0.1;q=0.5,"
+            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.4,text/plain;version=0.0.4;q=0.3,*/*;q=0.2",
+            "1.0.0",
+        ),
+        ("application/openmetrics-text; version=0.0.1,text/plain;version=0.0.4;q=0.5,*/*;q=0.1", "0.0.4"),
+        ("text/html, */*", "0.0.4"),
+    ],
+    ids=["prometheus 3", "prometheus 2", "browser"],
+)
+def test_whoever_takes_plain_text_gets_it(recorder: Recorder, accept: str, version: str) -> None:
+    body, content_type = recorder.exposition(accept)
+    assert content_type.startswith(f"text/plain; version={version}")
+    assert b"# TYPE draftscope_step_duration_seconds histogram" in body
+    assert b"# EOF" not in body
 
 
 def test_promtool_finds_nothing_to_say(recorder: Recorder, promtool: str) -> None:

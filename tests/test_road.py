@@ -18,7 +18,9 @@ import pytest
 import torch
 from playwright.sync_api import Browser, Page
 
+from tests.scraped import faults, told
 from tests.sources import ROOT
+from tests.test_exposition import OF_AN_EVALUATION
 from trainer.anchors import draw_anchors, generator_for, lay_blocks
 from trainer.batches import pack
 from trainer.chat import Chat
@@ -26,6 +28,7 @@ from trainer.config import DrafterConfig, LossConfig
 from trainer.dataset import Tokeniser, Visits
 from trainer.drafter import Drafter, choose_layer_ids, drafter_architecture
 from trainer.loss import drafter_loss
+from trainer.metrics import CATALOGUE
 from trainer.models import find_mask_token_id, load_config, load_target_model, load_tokenizer
 from trainer.target import FeatureBatch, borrow_weights
 
@@ -150,15 +153,28 @@ def test_metrics_and_status_say_what_the_record_says(folder: Path, learning: Pro
         line["step"]: line
         for line in eventually("the step", lambda: [*steps_of(folder)][status["step"] - 1 :] and steps_of(folder))
     }
-    scraped_step = steps[int(numbers["draftscope_global_step"])]
-    assert numbers["draftscope_loss"] == pytest.approx(scraped_step["loss"])
-    assert numbers['draftscope_tokens_total{kind="context"}'] == scraped_step["context_tokens"]
-    assert numbers['draftscope_tokens_total{kind="draft"}'] == scraped_step["draft_tokens"]
+    scraped_step = steps[int(numbers['draftscope_global_step{run_id="road"}'])]
+    assert numbers['draftscope_loss{run_id="road"}'] == pytest.approx(scraped_step["loss"])
+    assert numbers['draftscope_tokens_total{kind="context",run_id="road"}'] == scraped_step["context_tokens"]
+    assert numbers['draftscope_tokens_total{kind="draft",run_id="road"}'] == scraped_step["draft_tokens"]
     assert status["loss"] == pytest.approx(steps[status["step"]]["loss"])
     assert status["acceptance"]["estimated_length"] == pytest.approx(steps[status["step"]]["estimated_acceptance_length"], abs=1e-3)
     for stage in status["stages"]:
         shares = stage["busy_ratio"] + stage["waiting_input_ratio"] + stage["waiting_output_ratio"]
         assert shares == pytest.approx(1, abs=0.01), stage
+
+
+def with_a_pace(text: str) -> str:
+    """The scrape, once it tells when the run will be done: after the first sampling tick that saw a step."""
+    return text if "\ndraftscope_remaining_seconds " in text else ""
+
+
+def test_a_scrape_is_the_catalogue_and_nothing_else(learning: Process) -> None:
+    text = eventually("a pace", lambda: with_a_pace(httpx.get(f"{learning.address}/metrics").text))
+    assert faults(text) == []
+    not_here = {metric.name for metric in CATALOGUE if {"gpu", "tracker"} & set(metric.labels)}  # no GPU, no tracker,
+    not_here |= OF_AN_EVALUATION  # and nothing held out to evaluate on
+    assert {metric.name for metric in CATALOGUE} - told(text) - not_here == set()
 
 
 def test_prometheus_own_tool_accepts_the_scrape(learning: Process, promtool: str) -> None:

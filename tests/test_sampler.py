@@ -15,7 +15,7 @@ from tests.lines import lines_of
 from tests.test_live import RUN, STEP, Clock
 from trainer import metrics
 from trainer.config import WatchConfig
-from trainer.gpus import Device, GpuReading
+from trainer.gpus.device import Device, GpuReading
 from trainer.live import Live
 from trainer.queues import QueueReading
 from trainer.record import RunRecord
@@ -27,13 +27,13 @@ from trainer.stages import StageReading
 class FakeGpus:
     def __init__(self) -> None:
         self.reading = GpuReading((Device(index=0, name="H200", memory_used_bytes=5),), True, "")
-        self.closed = False
+        self.running = False
 
-    def read(self) -> GpuReading:
-        return self.reading
+    def start(self) -> None:
+        self.running = True
 
-    def close(self) -> None:
-        self.closed = True
+    def stop(self) -> None:
+        self.running = False
 
 
 class FakeStages:
@@ -108,7 +108,7 @@ def test_a_tick_is_seen_everywhere(bench: Bench) -> None:
     assert [stage["busy_ratio"] for stage in status["stages"]] == [1.0, 0.5]
     assert status["queues"][0]["fill_ratio"] == 0.25
     assert status["devices"][0]["memory_used_bytes"] == 5
-    assert status["gpu_sampler"] == {"up": True, "reason": ""}
+    assert (status["gpu_sampler"]["up"], status["gpu_sampler"]["reason"]) == (True, "")
     assert status["process"]["memory_bytes"] > 1e6
     assert status["eta_seconds"] == pytest.approx(180, abs=0.1)
     bench.record.close()
@@ -221,7 +221,8 @@ def test_an_error_is_counted_logged_once_and_passes(bench: Bench, caplog: pytest
 
 def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.run(2)
-    bench.gpus.reading = GpuReading((), False, "No GPU figures: Unknown Error.")
+    reason = "No GPU figures: Unknown Error."
+    bench.gpus.reading = GpuReading((), False, reason, warning=f"{reason} Training goes on without them.")
     monkeypatch.setattr(RunRecord, "trouble", "steps.jsonl cannot be written: No space left on device")
     bench.run(3)
     assert bench.live.status()["warnings"] == [
@@ -241,13 +242,14 @@ def test_watching_is_booked(bench: Bench) -> None:
 
 def test_the_thread_ticks_until_it_is_stopped_and_looks_once_more(bench: Bench) -> None:
     bench.sampler.start()
+    assert bench.gpus.running
     first = bench.live.wait_tick(0, 5.0)
     assert bench.live.wait_tick(first, 5.0) > first
     bench.live.finished()
     bench.sampler.stop()
     bench.record.close()
     assert json.loads((bench.record.folder / "samples.jsonl").read_text().splitlines()[-1])["state"] == "finished"
-    assert bench.gpus.closed
+    assert not bench.gpus.running
 
 
 def test_stopping_without_a_start_is_nothing(bench: Bench) -> None:

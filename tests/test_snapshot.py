@@ -1,9 +1,13 @@
 """`/status` has exactly the fields of the design, and `/metrics` every label set there can be."""
 
+from dataclasses import replace
+
 from tests.test_live import RUN
 from trainer import metrics
-from trainer.moments import Base, Tick, verdict_readings
-from trainer.snapshot import Snapshot, readings_of, status_of
+from trainer.moments import Base, Rates, Tick, verdict_readings
+from trainer.record import Disk
+from trainer.recorder import Reading
+from trainer.snapshot import Checkpointed, Snapshot, readings_of, status_of
 from trainer.verdict import Verdict
 
 VERDICT = Verdict(state="stage_holds", stage="target", sentence="The target holds the run back.", since=1.0, headroom_ratio=0.5)
@@ -46,7 +50,7 @@ def test_the_fields_of_status() -> None:
         "checkpoint": {"step", "path", "age_seconds"},
         "process": {"cpu_cores", "memory_bytes"},
         "watching": {"seconds", "ratio"},
-        "gpu_sampler": {"up", "reason"},
+        "gpu_sampler": {"up", "reason", "notes", "backend", "driver", "age_seconds", "errors"},
     }
     for name, inner in fields.items():
         assert status[name].keys() == inner
@@ -80,3 +84,38 @@ def test_every_verdict_has_its_label_set() -> None:
 def test_a_verdict_that_names_a_stage_only_in_words_has_no_stage_label() -> None:
     starved = Verdict(state="starved", stage="dataset", sentence="Starved.", since=1.0)
     assert [reading.labels for reading in verdict_readings(starved) if reading.value == 1] == [("starved", "")]
+
+
+def told(known: Snapshot) -> dict[str, object]:
+    """Metrics without labels of their own, by name."""
+    return {reading.metric.name: reading.value for reading in readings_of(known) if not reading.labels}
+
+
+def test_when_it_will_be_done() -> None:
+    paced = Tick(verdict=VERDICT, rates=Rates(progress_per_second=0.01))
+    half = told(replace(KNOWN, progress_ratio=0.5, tick=paced))
+    assert (half["progress_ratio"], half["remaining_seconds"]) == (0.5, 50.0)
+    assert told(KNOWN)["remaining_seconds"] is None, "without a pace nobody knows"
+    assert told(replace(KNOWN, state="finished", progress_ratio=1.0))["remaining_seconds"] == 0.0
+    assert told(replace(KNOWN, state="finished", progress_ratio=0.4, tick=paced))["remaining_seconds"] is None, "it was stopped"
+
+
+def test_how_safe_the_work_is() -> None:
+    nothing = told(KNOWN)
+    names = ("last_checkpoint_step", "last_checkpoint_timestamp_seconds", "last_checkpoint_bytes", "runs_disk_free_bytes")
+    assert [nothing[name] for name in names] == [0, 0.0, 0, None]
+    run = {**RUN, "config": {"checkpoint": {"every": 500}}}
+    safe = told(replace(KNOWN, run=run, checkpoint=Checkpointed(2, "x", 5.0, 1764497005.0, 77), disk=Disk(10, 40)))
+    assert [safe[name] for name in names] == [2, 1764497005.0, 77, 10]
+    assert (safe["checkpoint_every_steps"], safe["runs_disk_size_bytes"]) == (500, 40)
+
+
+def test_an_attempt_is_a_restart_but_for_the_first() -> None:
+    assert [told(replace(KNOWN, attempt=attempt))["restarts_total"] for attempt in (0, 3)] == [0, 3]
+
+
+def test_the_identity_of_run_and_code() -> None:
+    run = {**RUN, "target": {"name": "demo"}, "git_commit": None, "versions": {"draftscope": "0.4", "python": "3.11", "torch": "2"}}
+    infos = {reading.metric: reading for reading in readings_of(replace(KNOWN, run=run)) if reading.metric.kind == "info"}
+    assert infos[metrics.RUN_INFO] == Reading(metrics.RUN_INFO, 1, ("one", "demo", "0.4", ""))
+    assert infos[metrics.BUILD_INFO] == Reading(metrics.BUILD_INFO, 1, ("0.4", "", "3.11", "2"))

@@ -40,7 +40,7 @@ class Gated:
 
     def __init__(self) -> None:
         self.clock, self.gate = FakeClock(), Gate()
-        self.stages = Stages(self.clock)
+        self.stages = Stages(self.clock, item_bounds=(10.0,))
         self.numbers, self.features = Queue[int]("numbers", 2, BIG), Queue[int]("features", 1, BIG)
         for number in (1, 2):
             self.numbers.put(number, Meter())
@@ -70,23 +70,26 @@ def gated() -> Iterator[Gated]:
 def test_a_stages_threads_are_added_up_and_no_time_is_lost(gated: Gated) -> None:
     gated.settle("busy", "busy", "waiting_input")
     gated.clock.now += 10
-    assert gated.target() == StageReading("target", 3, 0, 20, 10, 0, 10, 10, 3)
+    assert gated.target() == StageReading("target", 3, 0, 20, 10, 0, 10, 10, 3, (0, 0), 0)
 
     gated.gate.passes.release()
     gated.settle("busy", "waiting_input", "waiting_input")
     gated.clock.now += 5
-    assert gated.target() == StageReading("target", 3, 1, 25, 20, 0, 5, 15, 3)
+    assert gated.target() == StageReading("target", 3, 1, 25, 20, 0, 5, 15, 3, (1, 0), 10)
 
     gated.gate.passes.release()
     gated.settle("waiting_input", "waiting_input", "waiting_output")
     gated.clock.now += 7
-    assert gated.target() == StageReading("target", 3, 1, 25, 34, 7, 12, 0, 3), "while all wait, none is busy with an item"
+    assert gated.target() == StageReading("target", 3, 1, 25, 34, 7, 12, 0, 3, (1, 0), 10), (
+        "while all wait, none is busy with an item"
+    )
 
     gated.numbers.writer_done()
     assert [gated.features.get(Meter()), gated.features.get(Meter())] in ([1, 2], [2, 1])
     gated.settle("None", "None", "None")
     gated.clock.now += 1000
-    assert gated.target() == StageReading("target", 3, 2, 25, 34, 7, 1000, 0, 0), "an ended thread's time stands still"
+    ended = StageReading("target", 3, 2, 25, 34, 7, 1000, 0, 0, (1, 1), 25)
+    assert gated.target() == ended, "an ended thread's time stands still"
 
 
 def test_the_time_on_an_item_grows_while_a_stage_is_stuck(gated: Gated) -> None:

@@ -143,6 +143,11 @@ def folder_bytes(path: Path) -> int:
     return sum(file.stat().st_size for file in path.iterdir())
 
 
+def when_written(path: Path) -> float:
+    """Unix time at which a checkpoint was whole. Raises `OSError`."""
+    return (path / MANIFEST).stat().st_mtime
+
+
 def _sweep(root: Path) -> None:
     """Remove what writers that are no more have left unfinished; a process writes one checkpoint at a time."""
     for path in root.glob("*.tmp.*"):

@@ -14,6 +14,8 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from trainer.metrics import TRACKERS
+
 Precision = Literal["auto", "float32", "bfloat16"]
 Objective = Literal["cross_entropy", "dpace", "distillation"]
 
@@ -181,23 +183,37 @@ class EvaluateConfig:
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig:
     host: str = "127.0.0.1"
-    """Address that serves `/status` and `/metrics`; only a loopback address is allowed."""
+    """Address that serves `/status` and `/metrics`; another than a loopback address needs `token_file`."""
     port: int = 9400
     """Its port; 0 takes a free one, -1 serves nothing."""
     allow_hosts: tuple[str, ...] = ()
     """Host names accepted beside localhost, as a proxy in front would send them."""
+    token_file: str | None = None
+    """Holds the token that may pause, stop and checkpoint the run; made with a random one where it is missing."""
+    linger_seconds: float = 0.0
+    """Time for which the ended run still answers, so that a scraper sees how it ended."""
+    announce: str | None = None
+    """A folder in which Prometheus finds this trainer while it runs (`file_sd`)."""
     sample_seconds: float = 1.0
-    """Time from one sample of queues, stages and devices to the next."""
+    """Time from one sample of queues, stages and the process to the next."""
+    gpu_seconds: float = 2.0
+    """Time from one sample of the GPUs to the next; 0 leaves them alone."""
     stall_seconds: float = 300.0
     """A stage that has work and room but makes no progress for so long is called stalled."""
     console: Literal["auto", "live", "plain", "off"] = "auto"
     """A live display, plain lines, or nothing; `auto` shows it on terminals."""
 
     def __post_init__(self) -> None:
-        require(_is_loopback(self.host), "watch.host", "a loopback address such as 127.0.0.1", self.host)
+        guarded = _is_loopback(self.host) or (_is_address(self.host) and self.token_file is not None)
+        require(guarded, "watch.host", "a loopback address such as 127.0.0.1, or any of yours with --watch.token-file", self.host)
         require(-1 <= self.port <= 65535, "watch.port", "from -1 to 65535", self.port)
         require(0.05 <= self.sample_seconds <= 60, "watch.sample_seconds", "from 0.05 to 60", self.sample_seconds)
+        gpu_pace = self.gpu_seconds == 0 or 1 <= self.gpu_seconds <= 60
+        require(gpu_pace, "watch.gpu_seconds", "from 1 to 60, or 0 for none", self.gpu_seconds)
         require(self.stall_seconds > 0, "watch.stall_seconds", "above 0", self.stall_seconds)
+        require(0 <= self.linger_seconds <= 3600, "watch.linger_seconds", "from 0 to 3600", self.linger_seconds)
+        require(self.token_file != "", "watch.token_file", "a file", self.token_file)
+        require(self.announce != "", "watch.announce", "a folder", self.announce)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,6 +244,8 @@ class TrainConfig:
     """Of the target's weights and the drafter's arithmetic; `auto` is bfloat16 on GPUs that have it, else float32."""
     cpu_threads: int | None = None
     """Threads that torch uses within one stage; by default half of the cores."""
+    trackers: tuple[str, ...] = ()
+    """Send the same numbers to `wandb`, `tensorboard` or both; each from a process of its own."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
@@ -241,6 +259,8 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require(bool(self.target), "target", "a folder, a hub id, `demo` or `tiny`", self.target)
         require(bool(self.data), "data", "a folder made by datasets.save_to_disk, or `demo`", self.data)
+        known = all(tracker in TRACKERS for tracker in self.trackers)
+        require(known, "trackers", f"among {', '.join(TRACKERS)}", self.trackers)
         letters = "1 to 64 letters, digits, '.', '_' or '-', not starting with '.'"
         require(self.name is None or RUN_ID.fullmatch(self.name) is not None, "name", letters, self.name)
         require(0 <= self.seed < 2**63, "seed", "from 0 to 2**63 - 1", self.seed)
@@ -255,6 +275,13 @@ class TrainConfig:
         enough = self.dataset.max_length >= self.drafter.block_size
         block = f"at most --dataset.max-length ({self.dataset.max_length})"
         require(enough, "drafter.block_size", block, self.drafter.block_size)
+
+
+def _is_address(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return False
 
 
 def _is_loopback(host: str) -> bool:

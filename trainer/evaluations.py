@@ -44,6 +44,9 @@ class Evaluations:
         self._notices.withdraw(self._failure)
         self._recorder.add(metrics.EVALUATIONS, 1, "done")
         self._recorder.record(metrics.EVALUATION_SECONDS, facts.seconds)
+        self._recorder.add(metrics.EVALUATION_ROUNDS, facts.rounds)
+        # Whole tokens, though the mean of them is not: rounded, so that no sum drifts.
+        self._recorder.add(metrics.EVALUATION_ACCEPTED, round((facts.measured_length - 1) * facts.rounds))
         self._notices.tell(logging.INFO, "evaluated", sentence(facts), facts.step, **evaluated_fields(facts))
         self._compare(facts)
 

@@ -6,8 +6,10 @@ per step brings every number; it also makes the time that the step took the devi
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import torch
@@ -70,6 +72,15 @@ class Learner:
         self.drafter.load_state_dict(checkpoint.weights)
         self._optimizer.load_state_dict(checkpoint.optimizer)
         self.place = self._pending = checkpoint.place
+
+    @contextlib.contextmanager
+    def resting(self) -> Iterator[None]:
+        """Around a pause between two steps: the time inside is no step's."""
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self._last_step += time.monotonic() - began
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
         """The weights and the optimizer's state as they are now."""

@@ -11,17 +11,18 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from trainer import metrics
 from trainer.evaluations import Evaluations
-from trainer.metrics import RUN_STATES
 from trainer.moments import Base, EvaluationFacts, StepFacts, Stepped, Tick, step_line
 from trainer.notices import Notices
 from trainer.record import RunRecord
 from trainer.recorder import Recorder
 from trainer.snapshot import Checkpointed, Snapshot, readings_of, status_of
+from trainer.standing import Standing
 from trainer.verdict import Facts, StageShare, Verdict, judge
 from trainer.wording import one_line, words
 
@@ -48,33 +49,29 @@ class Live:
         self._clock = clock
         self._wall = wall
         self._facts = dict(run_facts)
-        self._began, self._began_time = clock(), wall()
-        self._ended: float | None = None
+        self._began_time = wall()
+        self._standing = Standing(clock)
         self._base = Base()
         self._newest: Stepped | None = None
         self._first_loss: float | None = None
         self._skipped_in_a_row = 0
         self._dropped: dict[str, int] = {}
-        self._state = "starting"
-        self._before_stall = "starting"
-        self._changing = threading.Lock()  # of the state; not taken for a step, save the first
-        self._phase, self._phase_since = "", self._began
         self._arrived = False
         self._checkpoint: Checkpointed | None = None
-        self._failed_stage: str | None = None
-        self._last_error: str | None = None
         self._notices = Notices(record)
         self._evaluations = Evaluations(self._notices, recorder)
         self._newest_tick: Tick | None = None
         self._ticks = 0
         self._ticked = threading.Condition()
+        self._book_step_seconds = recorder.recording(metrics.STEP_SECONDS)
+        self._book_watching = recorder.adding(metrics.WATCH_SECONDS, "record")
         recorder.read_from(lambda: readings_of(self.snapshot()))
 
     # What the run says.
 
     def phase(self, text: str) -> None:
         """What it is doing while it starts or finishes, as in "loading the target"."""
-        self._phase, self._phase_since = text, self._clock()
+        self._standing.enter_phase(text)
 
     def began(self, step: int = 0, context_tokens: int = 0, draft_tokens: int = 0, samples: int = 0) -> None:
         """Say where this attempt goes on from; a new run from nothing."""
@@ -85,6 +82,11 @@ class Live:
             anew = {name: self._facts.get(name) for name in ("command", "git_commit", "versions", "config")}
             self._notices.tell(logging.INFO, "resumed", f"Resumed after step {step:,}.", step, **anew)
 
+    def inherited(self, step: int, path: str | Path, size: int, time: float, evaluation: EvaluationFacts | None) -> None:
+        """What earlier attempts left: the checkpoint, of Unix time `time`, that this one goes on from; the newest evaluation."""
+        self._checkpoint = Checkpointed(step, str(path), self._clock() - max(0.0, self._wall() - time), time, size)
+        self._evaluations.newest = evaluation
+
     def stepped(self, facts: StepFacts, skipped: str = "") -> None:
         """Take in an optimizer step; `skipped` says why its update was left out (one of SKIP_REASONS), or is empty.
 
@@ -93,19 +95,19 @@ class Live:
         before = time.perf_counter()
         at, now = self._clock(), self._wall()
         if self._newest is None:
-            self._change_state("starting", "running")
+            self._standing.change("starting", "running")
         if not skipped:
             self._first_loss = facts.loss if self._first_loss is None else self._first_loss
             self._evaluations.trained(facts.step, facts.estimated_acceptance_length)
         self._newest = Stepped(facts, skipped, at, now)
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
-        self.record.step(step_line(facts, at - self._began))
-        self.recorder.record(metrics.STEP_SECONDS, facts.step_seconds)
+        self.record.step(partial(step_line, facts, at - self._standing.began))
+        self._book_step_seconds(facts.step_seconds)
         if skipped:
             message = f"The update of step {facts.step:,} was left out: {words(skipped)}."
             self.recorder.add(metrics.SKIPPED_STEPS, 1, skipped)
             self._notices.tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
-        self.recorder.add(metrics.WATCH_SECONDS, time.perf_counter() - before, "record")
+        self._book_watching(time.perf_counter() - before)
 
     def dropped(self, reason: str, example: str = "", count: int = 1) -> None:
         """Conversations that were left out; `reason` as in DROP_REASONS. An event for the first, and for each ten times as many."""
@@ -119,7 +121,7 @@ class Live:
 
     def checkpointed(self, step: int, path: str | Path, size: int, seconds: float) -> None:
         """A checkpoint of `size` bytes is whole."""
-        self._checkpoint = Checkpointed(step, str(path), self._clock(), self._wall())
+        self._checkpoint = Checkpointed(step, str(path), self._clock(), self._wall(), size)
         self.recorder.add(metrics.CHECKPOINTS, 1, "written")
         self.recorder.record(metrics.CHECKPOINT_SECONDS, seconds)
         message = f"Checkpoint of step {step:,} written in {seconds:.1f} s."
@@ -147,36 +149,22 @@ class Live:
 
     def finished(self, message: str = "") -> None:
         """The run came to its end; by default the event carries the verdict's sentence."""
-        self._end("finished")
+        self._standing.end("finished")
         self._notices.tell(logging.INFO, "finished", message or self.verdict().sentence, self.step)
 
     def failed(self, stage: str | None, error: BaseException | str, traceback_text: str = "") -> None:
         text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
-        self._failed_stage, self._last_error = stage, one_line(text)
-        self._end("failed")
+        self._standing.failed_stage, self._standing.error = stage, one_line(text)
+        self._standing.end("failed")
         self.record.event("failed", self.verdict().sentence, self.step, stage=stage, error=text, traceback=traceback_text)
 
     def set_state(self, state: str) -> None:
         """One of RUN_STATES; raises `ValueError` for another."""
-        if state not in RUN_STATES:
-            raise ValueError(f"state must be one of {', '.join(RUN_STATES)}, got {state!r}")
-        with self._changing:
-            self._state = state
+        self._standing.set(state)
 
     def arrived(self) -> None:
         """The data is used up: the run is done, whatever share of it the last step stood for."""
         self._arrived = True
-
-    def _end(self, state: str) -> None:
-        self._ended = self._clock()
-        self.set_state(state)
-
-    def _change_state(self, before: str, after: str) -> bool:
-        with self._changing:
-            if self._state != before:
-                return False
-            self._state = after
-            return True
 
     # What others ask.
 
@@ -187,7 +175,7 @@ class Live:
 
     @property
     def state(self) -> str:
-        return self._state
+        return self._standing.state
 
     @property
     def newest(self) -> Stepped | None:
@@ -200,7 +188,7 @@ class Live:
     @property
     def elapsed(self) -> float:
         """Seconds of this attempt, so far or in all."""
-        return (self._ended if self._ended is not None else self._clock()) - self._began
+        return self._standing.elapsed
 
     @property
     def progress_ratio(self) -> float | None:
@@ -218,9 +206,9 @@ class Live:
         known = newest if newest is not None and newest.skipped != "no_draft_tokens" else None
         return Facts(
             now=self._wall(),
-            state=self._state,
-            phase=self._phase,
-            phase_seconds=self._clock() - self._phase_since,
+            state=self._standing.state,
+            phase=self._standing.phase,
+            phase_seconds=self._standing.phase_seconds,
             elapsed=self.elapsed,
             progress_ratio=self.progress_ratio,
             step=self.step,
@@ -230,15 +218,15 @@ class Live:
             skipped_in_a_row=self._skipped_in_a_row,
             stages=stages,
             stall_seconds=stall_seconds,
-            failed_stage=self._failed_stage,
-            error=self._last_error,
+            failed_stage=self._standing.failed_stage,
+            error=self._standing.error,
             lost_device_hours=lost_seconds / 3600,
         )
 
     def verdict(self) -> Verdict:
         """Of the newest sampling tick; judged anew where the run itself says how it stands."""
         tick = self._newest_tick
-        if tick is not None and self._state not in _SAID:
+        if tick is not None and self._standing.state not in _SAID:
             return tick.verdict
         lost = tick.lost_device_seconds if tick else 0.0
         return judge(self.facts(lost_seconds=lost), tick.verdict if tick else None)
@@ -248,8 +236,8 @@ class Live:
         verdict = self.verdict()
         return Snapshot(
             run=self._facts,
-            state=self._state,
-            phase=self._phase,
+            state=self._standing.state,
+            phase=self._standing.phase,
             step=self.step,
             progress_ratio=self.progress_ratio,
             newest=self._newest,
@@ -257,8 +245,10 @@ class Live:
             tick=self._newest_tick or Tick(verdict=verdict),
             verdict=verdict,
             checkpoint=self._checkpoint,
+            attempt=self.record.attempt,
+            disk=self.record.disk,
             evaluation=self._evaluations.newest,
-            last_error=self._last_error,
+            last_error=self._standing.error,
             warnings=self._notices.shown,
             began_time=self._began_time,
             elapsed=self.elapsed,
@@ -288,13 +278,11 @@ class Live:
 
     def stalled(self, stage: str | None, seconds: float, sentence: str) -> bool:
         """Nothing gets on any more; tells whether that is news."""
-        with self._changing:
-            if self._state not in ("starting", "running"):
-                return False
-            self._before_stall, self._state = self._state, "stalled"
+        if not self._standing.stall():
+            return False
         self.record.event("stalled", sentence, self.step, stage=stage, seconds=round(seconds, 1))
         return True
 
     def recovered(self) -> None:
         """It gets on again after a stall."""
-        self._change_state("stalled", "running" if self._newest else self._before_stall)
+        self._standing.recover(stepped=self._newest is not None)

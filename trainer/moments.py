@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from trainer import metrics
-from trainer.gpus import GpuReading
+from trainer.gpus.device import NO_FIGURES, GpuReading
 from trainer.queues import QueueReading
-from trainer.recorder import Reading
+from trainer.recorder import Distribution, Reading
 from trainer.stages import StageReading
 from trainer.verdict import StageShare, Verdict
-
-NO_FIGURES = GpuReading((), False, "No GPU figures yet.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,9 +161,21 @@ def step_readings(newest: Stepped | None, base: Base) -> Iterator[Reading]:
 
 def evaluated_fields(facts: EvaluationFacts) -> dict[str, Any]:
     """The event's own fields in `events.jsonl`."""
-    fields = asdict(facts)
-    del fields["step"]
-    return {**fields, "seconds": round(facts.seconds, 3)}
+    told = asdict(facts)
+    del told["step"]
+    return {**told, "seconds": round(facts.seconds, 3)}
+
+
+def evaluation_of(event: Mapping[str, Any]) -> EvaluationFacts | None:
+    """What `evaluated_fields` made of an evaluation, read back; None for an event that is not whole."""
+    known = {field.name: event[field.name] for field in fields(EvaluationFacts) if field.name in event}
+    step, length, by_position = (known.get(name) for name in ("step", "measured_length", "acceptance_by_position"))
+    if not (isinstance(step, int) and isinstance(length, int | float) and isinstance(by_position, list)):
+        return None
+    try:
+        return EvaluationFacts(**known | {"acceptance_by_position": tuple(by_position)})
+    except TypeError:
+        return None
 
 
 def evaluation_readings(newest: EvaluationFacts | None) -> Iterator[Reading]:
@@ -180,7 +190,7 @@ def evaluation_readings(newest: EvaluationFacts | None) -> Iterator[Reading]:
 
 
 def stage_readings(stages: list[StageReading]) -> Iterator[Reading]:
-    """For `/metrics`. A stage that has not begun has spent no time yet."""
+    """For `/metrics`. A stage that has not begun has spent no time yet; one that has ended is not waited for any more."""
     known = {stage.name: stage for stage in stages}
     for name in metrics.STAGES:
         stage = known.get(name) or StageReading(name, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
@@ -189,8 +199,12 @@ def stage_readings(stages: list[StageReading]) -> Iterator[Reading]:
             Reading(metrics.STAGE_SECONDS, spent, (name, state)) for state, spent in zip(metrics.STAGE_STATES, seconds, strict=True)
         )
         yield Reading(metrics.STAGE_THREADS, stage.threads, (name,))
+        yield Reading(metrics.STAGE_RUNNING, stage.running, (name,))
         yield Reading(metrics.STAGE_ITEMS, stage.items, (name,))
-        yield Reading(metrics.STAGE_IDLE, stage.seconds_since_progress, (name,))
+        counts = stage.item_counts or (0,) * (len(metrics.STAGE_ITEM_SECONDS.buckets) + 1)
+        yield Reading(metrics.STAGE_ITEM_SECONDS, Distribution(counts, stage.item_busy_seconds), (name,))
+        ended = stage.threads > 0 and stage.running == 0
+        yield Reading(metrics.STAGE_IDLE, None if ended else stage.seconds_since_progress, (name,))
 
 
 def queue_readings(queues: list[QueueReading]) -> Iterator[Reading]:
@@ -203,22 +217,15 @@ def queue_readings(queues: list[QueueReading]) -> Iterator[Reading]:
         yield Reading(metrics.QUEUE_CAPACITY_BYTES, queue.capacity_bytes, (name,))
 
 
-def gpu_readings(gpus: GpuReading) -> Iterator[Reading]:
-    yield Reading(metrics.GPU_SAMPLER_UP, float(gpus.up))
-    for device in gpus.devices:
-        labels = (str(device.index),)
-        yield Reading(metrics.GPU_KERNEL_ACTIVE, device.kernel_active_ratio, labels)
-        yield Reading(metrics.GPU_MEMORY_USED, device.memory_used_bytes, labels)
-        yield Reading(metrics.GPU_MEMORY_TOTAL, device.memory_total_bytes, labels)
-        yield Reading(metrics.GPU_POWER, device.power_watts, labels)
-        yield Reading(metrics.GPU_TEMPERATURE, device.temperature_celsius, labels)
+def log_readings(warnings: int, errors: int) -> Iterator[Reading]:
+    yield Reading(metrics.LOG_MESSAGES, warnings, ("warning",))
+    yield Reading(metrics.LOG_MESSAGES, errors, ("error",))
 
 
 def verdict_readings(verdict: Verdict) -> Iterator[Reading]:
     """1 for the present verdict, 0 for every other there can be."""
-    of_a_stage = ("stage_holds", "stalled")
-    present = (verdict.state, (verdict.stage or "") if verdict.state in of_a_stage else "")
-    several = [(state, stage) for state in of_a_stage for stage in metrics.STAGES]
-    for labels in [*several, *((state, "") for state in metrics.VERDICT_STATES if state != "stage_holds")]:
+    known, present = metrics.verdict_labels(), (verdict.state, verdict.stage or "")
+    present = present if present in known else (verdict.state, "")
+    for labels in known:
         yield Reading(metrics.VERDICT, float(labels == present), labels)
     yield Reading(metrics.HEADROOM, verdict.headroom_ratio)

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
+from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Generic, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
-ThreadState = Literal["busy", "waiting_input", "waiting_output"]
+ThreadState = Literal["busy", "waiting_input", "waiting_output", "paused"]
 Clock = Callable[[], float]
 
 # A wait looks up this often, so that a signal's handler in the main thread gets its turn.
@@ -46,17 +47,26 @@ class MeterReading:
     waiting_output: float
     progress: float
     items: int
+    item_counts: tuple[int, ...] = ()
+    """Items by the busy time that each took: one number for each of the meter's bounds, one more for those above the last."""
+    item_busy: float = 0.0
+    """Busy time of those items, all together."""
 
 
 class Meter:
-    """Books the time of one thread by state. Only that thread writes; anybody may read at any time.
+    """Books the time of one thread by state, a pause's nowhere. Only that thread writes; anybody may read at any time.
+
+    `item_bounds` are busy seconds, rising, by which the items that were handed on are told apart.
 
     The lock is held for a microsecond. Without it a reader that comes between the writer's look at the clock and its entry would
     book that moment under the old state, and the next reading would go back: Prometheus takes that for a restart.
     """
 
-    def __init__(self, clock: Clock = time.monotonic) -> None:
+    def __init__(self, clock: Clock = time.monotonic, item_bounds: Sequence[float] = ()) -> None:
         self._clock = clock
+        self._item_bounds = item_bounds
+        self._item_counts = [0] * (len(item_bounds) + 1)
+        self._item_busy = 0.0
         self._lock = threading.Lock()
         now = clock()
         self._book = _Book(None, now, 0.0, 0.0, 0.0, now, 0)
@@ -69,7 +79,12 @@ class Meter:
     def progressed(self, items: int = 0) -> None:
         """The thread took an item in, or handed `items` on."""
         with self._lock:
-            self._book = self._book._replace(progress=self._clock(), items=self._book.items + items)
+            now = self._clock()
+            self._book = _settled(self._book, now)._replace(progress=now, items=self._book.items + items)
+            if items:
+                busy = self._book.busy - self._item_busy
+                self._item_counts[bisect_left(self._item_bounds, busy / items)] += items
+                self._item_busy = self._book.busy
 
     @contextmanager
     def waiting(self, state: ThreadState) -> Iterator[None]:
@@ -86,7 +101,9 @@ class Meter:
     def read(self) -> MeterReading:
         with self._lock:
             book = _settled(self._book, self._clock())
-        return MeterReading(book.state, book.busy, book.waiting_input, book.waiting_output, book.progress, book.items)
+            counts, busy = tuple(self._item_counts), self._item_busy
+        waits = (book.waiting_input, book.waiting_output)
+        return MeterReading(book.state, book.busy, *waits, book.progress, book.items, counts, busy)
 
 
 def _settled(book: _Book, now: float) -> _Book:

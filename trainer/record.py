@@ -16,6 +16,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,13 +26,26 @@ SAMPLES: Final = "samples.jsonl"
 EVENTS: Final = "events.jsonl"
 LOG: Final = "log.txt"
 
+Fields = Mapping[str, Any]
+Line = Fields | str | Callable[[], Fields]
+
 FLUSH_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
 # Lines of one file that wait in memory at most, about 30 MB of steps; then the oldest are dropped and counted.
 WAITING_LINES = 20_000
 # A flush takes that many at once, so that a long backlog neither holds the interpreter nor doubles the memory.
 _CHUNK_LINES = 1_000
+_DISK_SECONDS = 10.0
 _TAIL_BYTES = 65_536
+_EVENTS_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Disk:
+    """The disk that holds the run: bytes that this user may still write, and bytes in all."""
+
+    free_bytes: int
+    size_bytes: int
 
 
 class RunRecord:
@@ -54,11 +69,14 @@ class RunRecord:
         self._closing = threading.Event()
         self.cpu_seconds = 0.0
         """CPU time that the writer has spent."""
+        self.disk: Disk | None = None
+        """As of the last few seconds; None while it cannot be told."""
         self._writer = threading.Thread(target=self._write, name="record-writer", daemon=True)
         self._writer.start()
 
-    def step(self, fields: Mapping[str, Any]) -> None:
-        self._steps.add(self._stamped(fields))
+    def step(self, fields: Fields | Callable[[], Fields]) -> None:
+        """`fields` may be a function that makes them of what never changes: the writer calls it, on its own thread."""
+        self._steps.add(partial(self._made, self._clock(), fields) if callable(fields) else self._stamped(fields))
 
     def sample(self, fields: Mapping[str, Any]) -> None:
         self._samples.add(self._stamped(fields))
@@ -90,17 +108,32 @@ class RunRecord:
         self._closing.set()
         self._writer.join(timeout)
 
-    def _stamped(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+    def _stamped(self, fields: Fields) -> dict[str, Any]:
         return {"attempt": self.attempt, "time": self._clock(), **fields}
+
+    def _made(self, time: float, make: Callable[[], Fields]) -> dict[str, Any]:
+        return {"attempt": self.attempt, "time": time, **make()}
 
     def _write(self) -> None:
         last = False
+        # The disk is asked here and nowhere else: a network disk that hangs holds up whoever asks.
+        looked_at, self.disk = time.monotonic(), _disk(self.folder)
         while not last:
             last = self._closing.wait(self._flush_seconds)
             began = time.thread_time()
             for file in self._files.values():
                 file.flush()
+            if time.monotonic() - looked_at >= _DISK_SECONDS:
+                looked_at, self.disk = time.monotonic(), _disk(self.folder)
             self.cpu_seconds += time.thread_time() - began
+
+
+def _disk(folder: Path) -> Disk | None:
+    try:
+        found = os.statvfs(folder)
+    except OSError:
+        return None
+    return Disk(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)
 
 
 class _File:
@@ -108,14 +141,14 @@ class _File:
 
     def __init__(self, path: Path, waiting_lines: int) -> None:
         self._path = path
-        self._waiting: deque[Mapping[str, Any] | str] = deque(maxlen=waiting_lines)
+        self._waiting: deque[Line] = deque(maxlen=waiting_lines)
         self._chunk: list[bytes] = []
         self._whole = False  # whether the file is known to end in a newline
         self.errors = 0
         self.dropped = 0
         self.trouble: str | None = None
 
-    def add(self, line: Mapping[str, Any] | str) -> None:
+    def add(self, line: Line) -> None:
         self.dropped += len(self._waiting) == self._waiting.maxlen
         self._waiting.append(line)
 
@@ -165,8 +198,9 @@ def _ends_whole(descriptor: int) -> bool:
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
-def encode(line: Mapping[str, Any] | str) -> bytes:
+def encode(line: Line) -> bytes:
     """One line of a file: strict JSON, or text as it is. Signs that UTF-8 cannot hold become `?`."""
+    line = line() if callable(line) else line
     text = line if isinstance(line, str) else json.dumps(strict(line), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace") + b"\n"
 
@@ -187,14 +221,21 @@ def strict(value: Any) -> Any:
 
 
 class RecordLogHandler(logging.Handler):
-    """Sends log records to `log.txt`; only memory is touched."""
+    """Sends log records to `log.txt`, and counts them by level; only memory is touched."""
 
     def __init__(self, record: RunRecord) -> None:
         super().__init__()
+        # Plain numbers, added up under the handler's own lock: one of Prometheus' may be held by the very thread that logs.
+        self.warnings = 0
+        """Messages of level WARNING."""
+        self.errors = 0
+        """Messages of level ERROR and above."""
         self._record = record
         self.setFormatter(logging.Formatter("%(asctime)s %(levelname)-7s %(message)s"))
 
     def emit(self, record: logging.LogRecord) -> None:
+        self.errors += record.levelno >= logging.ERROR
+        self.warnings += logging.WARNING <= record.levelno < logging.ERROR
         try:
             self._record.log(self.format(record))
         except Exception:
@@ -221,6 +262,17 @@ def write_run_json(folder: Path, facts: Mapping[str, Any]) -> None:
 def next_attempt(folder: Path) -> int:
     """1 more than the highest attempt that left a line; 0 for a new run. Reads only the ends of the files."""
     return max((line["attempt"] + 1 for name in (EVENTS, STEPS) for line in _tail(folder / name)), default=0)
+
+
+def events_before(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    """The events of this name that earlier attempts left, the newest first; only those in the last MiB of the file."""
+    try:
+        with (folder / EVENTS).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _EVENTS_BYTES))
+            lines = list(_lines(file.read()))
+    except OSError:
+        return
+    yield from (line for line in reversed(lines) if line.get("event") == name)
 
 
 def _tail(path: Path) -> list[dict[str, Any]]:

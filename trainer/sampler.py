@@ -20,9 +20,11 @@ import psutil
 
 from trainer import metrics
 from trainer.config import WatchConfig
-from trainer.gpus import Gpus
+from trainer.gpus.device import NO_FIGURES
+from trainer.gpus.readings import gpu_readings
+from trainer.gpus.sampler import GpuSampler
 from trainer.live import Live
-from trainer.moments import NO_FIGURES, Tick, gpu_readings, queue_readings, stage_readings
+from trainer.moments import Base, Tick, queue_readings, stage_readings
 from trainer.pace import WINDOW_SECONDS, Pace
 from trainer.record import RunRecord
 from trainer.recorder import Reading, Recorder
@@ -56,17 +58,18 @@ class Sampler:
         config: WatchConfig,
         *,
         drafter_devices: int = 1,
-        gpus: Gpus | None = None,
+        gpus: GpuSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._live, self._recorder, self._record, self._config = live, recorder, record, config
         self._drafter_devices = drafter_devices
-        self._gpus = gpus or Gpus()
+        self._gpus = gpus or GpuSampler(recorder, config.gpu_seconds)
         self._clock = clock
         self._process = psutil.Process()
         self._stages: Stages | None = None
         self._window: deque[_Moment] = deque()
         self._pace = Pace()
+        self._pace_base: Base | None = None
         self._settled = False
         self._lost_seconds = 0.0
         self._verdict: Verdict | None = None
@@ -79,6 +82,7 @@ class Sampler:
         recorder.read_from(self._readings)
 
     def start(self) -> None:
+        self._gpus.start()
         self._thread.start()
 
     def attach(self, stages: Stages) -> None:
@@ -90,6 +94,7 @@ class Sampler:
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
+        self._gpus.stop()
 
     def tick(self) -> None:
         """Look once. Never raises."""
@@ -110,17 +115,19 @@ class Sampler:
             self.tick()
             last = self._stopping.wait(self._config.sample_seconds)
         self.tick()
-        self._gpus.close()
 
     def _look(self) -> None:
         stages = self._stages.read() if self._stages else []
         queues = self._stages.read_queues() if self._stages else []
         cpu = self._process.cpu_times()
+        if self._live.state == "paused":
+            self._begin_anew()
         before, now = self._remember(_Moment(self._clock(), stages, cpu.user + cpu.system))
         self._see_gpus()
         newest = self._live.newest
-        if newest is not None:
-            self._pace.add(newest, self._live.base, self._live.progress_ratio)
+        base = self._pace_base or self._live.base
+        if newest is not None and newest.facts.step > base.step:
+            self._pace.add(newest, base, self._live.progress_ratio)
         split = tuple(shares(before.stages, stages))
         self._verdict = judge(self._live.facts(split, self._config.stall_seconds, self._lost_seconds), self._verdict)
         elapsed = now.at - before.at
@@ -156,10 +163,18 @@ class Sampler:
         window.append(now)
         return window[0], now
 
+    def _begin_anew(self) -> None:
+        """What a pause holds says nothing of the run: shares, rates and lost time are of what comes after it."""
+        self._window.clear()
+        self._pace, self._pace_base = Pace(), self._live.base
+        if (newest := self._live.newest) is not None:
+            facts = newest.facts
+            self._pace_base = Base(facts.step, facts.context_tokens, facts.draft_tokens, facts.samples)
+
     def _see_gpus(self) -> None:
-        before, self._gpu_reading = self._gpu_reading, self._gpus.read()
-        if before.up and not self._gpu_reading.up:
-            self._live.warn(f"{self._gpu_reading.reason} Training goes on without them.")
+        before, self._gpu_reading = self._gpu_reading, self._gpus.reading
+        if self._gpu_reading.warning and self._gpu_reading.warning != before.warning:
+            self._live.warn(self._gpu_reading.warning)
 
     def _see_record(self) -> None:
         before, self._trouble = self._trouble, self._record.trouble
@@ -178,10 +193,10 @@ class Sampler:
             log.error("%s %s", verdict.sentence, _try_to_dump(self._record.folder))
 
     def _readings(self) -> Iterator[Reading]:
-        """For `/metrics`, as of now; only the GPU figures are the last tick's, since their library may make a reader wait."""
+        """For `/metrics`, as of now; only the GPU figures are their own thread's newest, since a driver may make one wait."""
         yield from stage_readings(self._stages.read() if self._stages else [])
         yield from queue_readings(self._stages.read_queues() if self._stages else [])
-        yield from gpu_readings(self._gpu_reading)
+        yield from gpu_readings(self._gpus.reading)
         cpu = self._process.cpu_times()
         yield Reading(metrics.PROCESS_CPU, cpu.user + cpu.system)
         yield Reading(metrics.PROCESS_MEMORY, self._process.memory_info().rss)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trainer import metrics
 from trainer.moments import Base, EvaluationFacts, Stepped, Tick, evaluation_readings, step_readings, verdict_readings
-from trainer.record import strict
+from trainer.record import Disk, strict
 from trainer.recorder import Reading
 from trainer.verdict import Verdict
 
@@ -21,6 +21,7 @@ class Checkpointed:
     path: str
     at: float
     time: float
+    bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,8 @@ class Snapshot:
     """On the clock that never goes back."""
     watch_seconds: float
     record_errors: int
+    attempt: int = 0
+    disk: Disk | None = None
 
 
 def status_of(known: Snapshot) -> dict[str, Any]:
@@ -67,7 +70,7 @@ def status_of(known: Snapshot) -> dict[str, Any]:
         "acceptance": _acceptance(known),
         **known.tick.shown(),
         "verdict": known.verdict.shown(),
-        "gpu_sampler": {"up": known.tick.gpus.up, "reason": known.tick.gpus.reason},
+        "gpu_sampler": known.tick.gpus.shown(known.now),
         "checkpoint": _checkpoint(known),
         "last_error": known.last_error,
         "warnings": known.warnings,
@@ -123,18 +126,41 @@ def _watching(known: Snapshot) -> dict[str, Any]:
 
 def readings_of(known: Snapshot) -> Iterator[Reading]:
     """What the run itself knows, for `/metrics`; stages, queues and devices are the sampler's."""
-    target, versions = known.run.get("target") or {}, known.run.get("versions") or {}
-    labels = (known.run.get("id"), target.get("name"), versions.get("draftscope"), known.run.get("git_commit"))
-    yield Reading(metrics.RUN_INFO, 1, tuple(str(label or "") for label in labels))
+    yield from _identity(known)
     yield Reading(metrics.START_TIME, known.began_time)
+    yield Reading(metrics.RESTARTS, known.attempt)
     yield Reading(metrics.GLOBAL_STEP, known.step)
     yield Reading(metrics.MAX_STEPS, known.run.get("max_steps"))
+    yield Reading(metrics.PROGRESS, known.progress_ratio)
+    yield Reading(metrics.REMAINING, _eta(known))
     for state in metrics.RUN_STATES:
         yield Reading(metrics.STATE, float(state == known.state), (state,))
     yield from verdict_readings(known.verdict)
     yield Reading(metrics.LOST_DEVICE_SECONDS, known.tick.lost_device_seconds)
-    yield Reading(metrics.CHECKPOINT_STEP, known.checkpoint.step if known.checkpoint else 0)
-    yield Reading(metrics.CHECKPOINT_TIME, known.checkpoint.time if known.checkpoint else 0.0)
-    yield Reading(metrics.RECORD_ERRORS, known.record_errors)
+    yield from _safety(known)
     yield from step_readings(known.newest, known.base)
     yield from evaluation_readings(known.evaluation)
+
+
+def _identity(known: Snapshot) -> Iterator[Reading]:
+    target, versions = known.run.get("target") or {}, known.run.get("versions") or {}
+    code = (versions.get("draftscope"), known.run.get("git_commit"))
+    yield Reading(metrics.RUN_INFO, 1, _words(known.run.get("id"), target.get("name"), *code))
+    yield Reading(metrics.BUILD_INFO, 1, _words(*code, versions.get("python"), versions.get("torch")))
+
+
+def _safety(known: Snapshot) -> Iterator[Reading]:
+    """How much of the work a crash would lose, and the disk that it is kept on."""
+    newest, config = known.checkpoint, known.run.get("config") or {}
+    yield Reading(metrics.CHECKPOINT_STEP, newest.step if newest else 0)
+    yield Reading(metrics.CHECKPOINT_TIME, newest.time if newest else 0.0)
+    yield Reading(metrics.CHECKPOINT_BYTES, newest.bytes if newest else 0)
+    yield Reading(metrics.CHECKPOINT_EVERY, (config.get("checkpoint") or {}).get("every"))
+    yield Reading(metrics.DISK_FREE, known.disk.free_bytes if known.disk else None)
+    yield Reading(metrics.DISK_SIZE, known.disk.size_bytes if known.disk else None)
+    yield Reading(metrics.RECORD_ERRORS, known.record_errors)
+
+
+def _words(*labels: object) -> tuple[str, ...]:
+    """Label values; empty for what is not known."""
+    return tuple(str(label or "") for label in labels)

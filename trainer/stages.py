@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageReading:
-    """A stage's threads added up, in thread-seconds since it began. The three times add up to threads x lifetime."""
+    """A stage's threads added up, in thread-seconds since it began. The times add up to threads x lifetime, pauses left out."""
 
     name: str
     threads: int
@@ -41,13 +42,26 @@ class StageReading:
     """Longest time that one of its threads has been busy without progress; 0 while all wait or have ended."""
     running: int
     """Threads that have not ended."""
+    item_counts: tuple[int, ...] = ()
+    """Items by the busy time that each took, as in `MeterReading`."""
+    item_busy_seconds: float = 0.0
+    """Busy time of those items: `busy_seconds` without the items in progress."""
 
 
 class Stages:
-    """The threads of a pipeline, as a context manager. Each calls `thread_start` first; `clock` counts seconds, never back."""
+    """The threads of a pipeline, as a context manager. Each calls `thread_start` first; `clock` counts seconds, never back.
 
-    def __init__(self, clock: Clock = time.monotonic, thread_start: Callable[[], object] = lambda: None) -> None:
+    `item_bounds` are busy seconds, rising, by which items are told apart in `StageReading.item_counts`.
+    """
+
+    def __init__(
+        self,
+        clock: Clock = time.monotonic,
+        thread_start: Callable[[], object] = lambda: None,
+        item_bounds: Sequence[float] = (),
+    ) -> None:
         self._clock = clock
+        self._item_bounds = item_bounds
         self._thread_start = thread_start
         self._threads: list[threading.Thread] = []
         self._meters: dict[str, list[Meter]] = {}
@@ -66,7 +80,7 @@ class Stages:
             self._queues.append(into)
             if self._failure is not None:  # an earlier stage has already failed and cancelled the queues that there were
                 into.cancel()
-        self._meters[name] = [Meter(self._clock) for _ in functions]
+        self._meters[name] = [Meter(self._clock, self._item_bounds) for _ in functions]
         for number, (function, meter) in enumerate(zip(functions, self._meters[name], strict=True)):
             arguments = (name, function, source, into, meter)
             thread = threading.Thread(target=self._run, args=arguments, name=f"{name}-{number}", daemon=True)
@@ -76,7 +90,7 @@ class Stages:
 
     def consume(self, name: str, source: Queue[T], give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:
         """The caller's own thread as the last stage: what it does with an item counts as busy. Ends when `give_up()` is true."""
-        meter = Meter(self._clock)
+        meter = Meter(self._clock, self._item_bounds)
         self._meters[name] = [meter]
         self._consumer = name
         meter.enter("busy")
@@ -90,6 +104,15 @@ class Stages:
                     break
         finally:
             meter.enter(None)
+
+    def paused(self) -> AbstractContextManager[None]:
+        """Around a pause of the consumer, on its thread: the time inside counts neither as busy nor as a wait."""
+        (meter,) = self._meters[str(self._consumer)]
+        return meter.waiting("paused")
+
+    def has_failed(self) -> bool:
+        """Whether a stage has raised, so that there is nothing more to consume."""
+        return self._failure is not None
 
     def close(self) -> None:
         """What is under way is not wanted any more: let go of the queues. What a stage raises from now on does not count."""
@@ -184,4 +207,6 @@ def _add_up(name: str, readings: list[MeterReading], now: float) -> StageReading
         seconds_since_progress=now - max(reading.progress for reading in readings),
         seconds_on_item=max(on_item, default=0.0),
         running=sum(reading.state is not None for reading in readings),
+        item_counts=tuple(map(sum, zip(*(reading.item_counts for reading in readings), strict=True))),
+        item_busy_seconds=sum(reading.item_busy for reading in readings),
     )
