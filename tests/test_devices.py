@@ -1,13 +1,15 @@
 """trainer/devices.py on machines with made-up GPUs."""
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from trainer.config import ConfigError, TrainConfig
-from trainer.devices import choose_precision, find_device, first_device, place
+from trainer.devices import choose_precision, find_device, first_device, place, torch_view
+from trainer.gpus.device import NO_TORCH, UsedGpu
 
 Machine = Callable[..., None]
 
@@ -146,3 +148,17 @@ def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: i
     machine()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     assert place(config(cpu_threads=asked)).cpu_threads == threads
+
+
+def test_what_torch_knows_of_the_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(HOPPER, HOPPER, HOPPER)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"uuid-{number}"))
+    view = torch_view(place(config(target_devices=("cuda:2", "cuda:2", "cuda:0"), drafter_device="cuda:2")))
+    assert view.gpus == (UsedGpu(0, "uuid-0", ("target",)), UsedGpu(2, "uuid-2", ("target", "drafter"))), "the third is another's"
+    assert view.memory_stats is torch.cuda.memory_stats
+
+
+def test_a_run_on_the_cpu_wakes_no_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine(HOPPER)
+    monkeypatch.delattr(torch.cuda, "get_device_properties")
+    assert torch_view(place(config(target_devices=("cpu",), drafter_device="cpu"))) is NO_TORCH

@@ -1,0 +1,289 @@
+"""Figures of NVIDIA GPUs from the driver's own library, NVML (package nvidia-ml-py, module pynvml).
+
+A GPU that does not support one figure still tells the others. Which call each figure comes from: docs/gpus.md.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trainer.gpus.device import Device, NotHereError, UsedGpu, bare, sentence_of
+from trainer.gpus.gpm import Gpm
+from trainer.gpus.throttle import reasons_of
+from trainer.gpus.visible import choose, is_named
+from trainer.gpus.xid import XidCounter
+
+# What to do about an error, by NVML's name for it.
+WAYS_OUT = {
+    "NVML_ERROR_LIBRARY_NOT_FOUND": "there is no NVIDIA driver here, or it was not given to this container (docs/gpus.md)",
+    "NVML_ERROR_DRIVER_NOT_LOADED": "load the kernel module nvidia, or install the driver",
+    "NVML_ERROR_NO_PERMISSION": "this user may not open the GPU's device files",
+    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver was replaced while it was loaded, restart the machine",
+    "NVML_ERROR_UNKNOWN": "in a container this follows a reload of systemd, which takes its GPUs away: recreate the container",
+    "NVML_ERROR_GPU_IS_LOST": "it has fallen off the bus, restart the machine",
+}
+
+
+@dataclass(slots=True)
+class _Gpu:
+    """`handle` is the whole GPU's; `part` the MIG instance's that this process sees, else the same."""
+
+    index: int
+    handle: Any
+    part: Any
+    uuid: str
+    aliases: tuple[str, ...]
+    name: str
+    split: bool
+    gpm: Gpm | None = None
+    uncounted: str = ""
+    """Why GPM counts nothing."""
+    pcie: dict[str, float | None] = field(default_factory=dict)
+    """From the slow question, as of the last time that it was asked."""
+    unsupported: set[str] = field(default_factory=set)
+    """Calls that this GPU has said never to answer: each question costs a turn at the driver's lock."""
+    error: str = ""
+
+
+class Nvml:
+    """Owned by one thread: the library waits for a lock of the driver, so nobody else may have to wait with it."""
+
+    name = "nvml"
+
+    def __init__(
+        self,
+        load: Callable[[], Any] = lambda: importlib.import_module("pynvml"),
+        environ: Mapping[str, str] = os.environ,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.driver = ""
+        self._load, self._clock = load, clock
+        self._visible = environ.get("CUDA_VISIBLE_DEVICES")
+        self._nvml: Any = None
+        self._gpus: list[_Gpu] = []
+        self._silent: dict[int, str] = {}
+        self._xids = XidCounter(wall)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Which figures are missing while all is well, and why."""
+        return tuple(note for gpu in self._gpus for note in _notes(gpu))
+
+    def open(self, used: Sequence[UsedGpu]) -> None:
+        """Raises `NotHereError` where there is no library, else `RuntimeError` with a sentence."""
+        try:
+            nvml = self._load()
+        except Exception as error:
+            raise NotHereError(sentence_of(error)) from error
+        try:
+            nvml.nvmlInit()
+        except Exception as error:
+            kind = NotHereError if getattr(error, "value", None) == nvml.NVML_ERROR_LIBRARY_NOT_FOUND else RuntimeError
+            raise kind(_with_way_out(error, nvml)) from error
+        self._nvml = nvml
+        try:
+            self.driver = _text(nvml.nvmlSystemGetDriverVersion())
+            handles = self._handles(nvml.nvmlDeviceGetCount())
+            if not handles:
+                raise RuntimeError(_joined(self._silent) or "this machine has no GPU")
+            names = {index: [_text(nvml.nvmlDeviceGetUUID(handle)), *self._parts(handle)] for index, handle in handles.items()}
+            chosen = choose(used, self._visible, [names.get(index, []) for index in range(max(handles) + 1)])
+            self._gpus = [self._gpu(index, handles[index], used) for index in chosen if index in handles]
+            # One that does not answer may be nobody's concern here.
+            self._silent = {index: why for index, why in self._silent.items() if index in chosen or len(chosen) < len(used)}
+        except Exception as error:
+            raise RuntimeError(_with_way_out(error, nvml)) from error
+        if not self._gpus:
+            raise RuntimeError(_joined(self._silent) or f"CUDA_VISIBLE_DEVICES={self._visible} leaves none")
+        self._watch_for_xids()
+        for gpu in self._gpus:
+            self._start_gpm(gpu)
+
+    def read(self, *, costly: bool) -> tuple[tuple[Device, ...], str]:
+        """Raises `RuntimeError` with a sentence where no GPU answers."""
+        with contextlib.suppress(Exception):
+            self._xids.take_in()
+        devices = [self._device(gpu, costly=costly) for gpu in self._gpus]
+        told = tuple(device for device in devices if not device.says_nothing())
+        if not told:
+            raise RuntimeError(self._gpus[0].error or "the driver knows none of them")
+        silent = {device.index: gpu.error for device, gpu in zip(devices, self._gpus, strict=True) if device.says_nothing()}
+        return told, _joined(self._silent | silent)
+
+    def close(self) -> None:
+        nvml, gpus, self._nvml, self._gpus, self._silent = self._nvml, self._gpus, None, [], {}
+        if nvml is None:
+            return
+        for let_go in [*(gpu.gpm.close for gpu in gpus if gpu.gpm), self._xids.close, nvml.nvmlShutdown]:
+            with contextlib.suppress(Exception):
+                let_go()
+
+    def _handles(self, count: int) -> dict[int, Any]:
+        """Of every GPU that answers; why another does not is kept."""
+        handles = {}
+        for index in range(count):
+            try:
+                handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+            except Exception as error:
+                self._silent[index] = _with_way_out(error, self._nvml)
+        return handles
+
+    def _parts(self, handle: Any) -> list[str]:
+        """Identities of a GPU's MIG instances that this process may see."""
+        return [uuid for uuid, _ in self._instances(handle)]
+
+    def _instances(self, handle: Any) -> list[tuple[str, Any]]:
+        nvml, found = self._nvml, []
+        with contextlib.suppress(Exception):
+            if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
+                return []
+            for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
+                with contextlib.suppress(Exception):  # numbers of instances have gaps
+                    part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
+                    found.append((_text(nvml.nvmlDeviceGetUUID(part)), part))
+        return found
+
+    def _gpu(self, index: int, handle: Any, used: Sequence[UsedGpu]) -> _Gpu:
+        """The GPU, or its MIG instance that torch or CUDA_VISIBLE_DEVICES names; where neither does, the first, as CUDA has it."""
+        nvml, instances = self._nvml, self._instances(handle)
+        whole = _text(nvml.nvmlDeviceGetUUID(handle))
+        uuid, part = whole, handle
+        if instances:
+            seen, words = {bare(gpu.uuid) for gpu in used}, (self._visible or "").split(",")
+            meant = [(name, part) for name, part in instances if bare(name) in seen]
+            meant += [(name, part) for name, part in instances if any(is_named(word.strip(), name) for word in words)]
+            uuid, part = (meant or instances)[0]
+        name = _text(nvml.nvmlDeviceGetName(part))
+        return _Gpu(index=index, handle=handle, part=part, uuid=uuid, aliases=(whole,), name=name, split=bool(instances))
+
+    def _watch_for_xids(self) -> None:
+        with contextlib.suppress(Exception):
+            self._xids.open(self._nvml)
+        for gpu in self._gpus:
+            with contextlib.suppress(Exception):
+                self._xids.watch(gpu.handle, gpu.uuid)
+
+    def _start_gpm(self, gpu: _Gpu) -> None:
+        try:
+            number = self._nvml.nvmlDeviceGetGpuInstanceId(gpu.part) if gpu.split else None
+            gpm = Gpm(self._nvml, gpu.handle, number, self._clock)
+            gpu.gpm, gpu.uncounted = (gpm, "") if gpm.supported() else (None, "they come with Hopper (compute capability 9.0)")
+        except Exception as error:
+            gpu.uncounted = sentence_of(error)
+
+    def _device(self, gpu: _Gpu, *, costly: bool) -> Device:
+        nvml, gpu.error = self._nvml, ""
+        kernels = None if gpu.split else self._ask(gpu, "nvmlDeviceGetUtilizationRates")
+        memory = self._memory(gpu)
+        counted = self._counted(gpu, costly=costly)
+        xids = self._xids.of(gpu.uuid)
+        sm, dram = (self._ask(gpu, "nvmlDeviceGetClockInfo", kind) for kind in (nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM))
+        device = Device(
+            index=gpu.index,
+            name=gpu.name,
+            uuid=gpu.uuid,
+            aliases=gpu.aliases,
+            kernel_active_ratio=None if kernels is None else kernels.gpu / 100,
+            memory_used_bytes=None if memory is None else int(memory.used),
+            memory_total_bytes=None if memory is None else int(memory.total),
+            memory_reserved_bytes=int(memory.reserved) if memory is not None and hasattr(memory, "reserved") else None,
+            power_watts=_scaled(self._ask(gpu, "nvmlDeviceGetPowerUsage"), 1e-3),
+            power_limit_watts=_scaled(self._ask(gpu, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            energy_joules=_scaled(self._ask(gpu, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+            temperature_celsius=_scaled(self._temperature(gpu), 1.0),
+            sm_clock_hertz=_scaled(sm, 1e6),
+            memory_clock_hertz=_scaled(dram, 1e6),
+            throttle_reasons=self._throttle(gpu),
+            xid_errors=None if xids is None else xids.errors,
+            xid_last_code=None if xids is None else xids.last_code,
+            xid_last_time=None if xids is None else xids.last_time,
+        )
+        return replace(device, **counted)
+
+    def _memory(self, gpu: _Gpu) -> Any:
+        """With what the driver reserves where it tells that apart, which old ones do not."""
+        told = self._ask(gpu, "nvmlDeviceGetMemoryInfo", self._nvml.nvmlMemory_v2, handle=gpu.part, name="v2")
+        return told if told is not None else self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle=gpu.part)
+
+    def _temperature(self, gpu: _Gpu) -> Any:
+        """By the call that lasts, or by the one of drivers before it."""
+        sensor = self._nvml.NVML_TEMPERATURE_GPU
+        told = self._ask(gpu, "nvmlDeviceGetTemperatureV", sensor)
+        return told if told is not None else self._ask(gpu, "nvmlDeviceGetTemperature", sensor)
+
+    def _throttle(self, gpu: _Gpu) -> tuple[str, ...] | None:
+        bits = self._ask(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
+        if bits is None:  # a driver before 535
+            bits = self._ask(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else reasons_of(bits, self._nvml)
+
+    def _counted(self, gpu: _Gpu, *, costly: bool) -> dict[str, Any]:
+        """What GPM counts; without it only the traffic over PCIe, which NVML measures for 20 ms each way while we wait."""
+        if gpu.gpm is not None:
+            try:
+                counted = gpu.gpm.read()
+            except Exception as error:
+                gpu.uncounted = sentence_of(error)
+                gpu.gpm = None if _never(error, self._nvml) else gpu.gpm
+                return {}
+            gpu.uncounted = ""
+            return dict(counted)
+        if costly and not gpu.split:
+            ways = {"receive": self._nvml.NVML_PCIE_UTIL_RX_BYTES, "transmit": self._nvml.NVML_PCIE_UTIL_TX_BYTES}
+            told = {way: self._ask(gpu, "nvmlDeviceGetPcieThroughput", counter) for way, counter in ways.items()}
+            gpu.pcie = {f"pcie_{way}_bytes_per_second": _scaled(value, 1e3) for way, value in told.items()}
+        return gpu.pcie
+
+    def _ask(self, gpu: _Gpu, call: str, *about: Any, handle: Any = None, name: str = "") -> Any:
+        """An answer, or None."""
+        if call + name in gpu.unsupported:
+            return None
+        try:
+            return getattr(self._nvml, call)(gpu.handle if handle is None else handle, *about)
+        except Exception as error:
+            if _never(error, self._nvml):
+                gpu.unsupported.add(call + name)
+            else:
+                gpu.error = _with_way_out(error, self._nvml)
+            return None
+
+
+def _notes(gpu: _Gpu) -> Iterator[str]:
+    if gpu.split:
+        yield f"GPU {gpu.index} is split (MIG): power, clocks and temperature are the whole GPU's, kernel-active is not counted."
+    if gpu.uncounted:
+        yield (
+            f"GPU {gpu.index} does not tell SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: "
+            f"{gpu.uncounted}."
+        )
+
+
+def _never(error: BaseException, nvml: Any) -> bool:
+    """Whether to ask again is in vain."""
+    never = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION)
+    return getattr(error, "value", None) in never
+
+
+def _with_way_out(error: BaseException, nvml: Any) -> str:
+    why, code = sentence_of(error), getattr(error, "value", None)
+    outs = [out for name, out in WAYS_OUT.items() if code is not None and getattr(nvml, name) == code]
+    return f"{why}: {outs[0]}" if outs else why
+
+
+def _joined(silent: Mapping[int, str]) -> str:
+    return " ".join(f"GPU {index} does not answer: {why}." for index, why in sorted(silent.items()))
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
