@@ -9,8 +9,13 @@ NOW = STARTED + 745.0
 
 
 class FakeLive:
+    """Also a run that can be controlled; what is told of it lies in `told`: events by name and counted metrics."""
+
     def __init__(self, **changed: Any) -> None:
         self.changed = changed
+        self.told: list[tuple[str, dict[str, Any]]] = []
+        self.record = self.recorder = self
+        self.newest = object()
         self.ticks = 0
         self.asked = 0
         self._changed = threading.Condition()
@@ -25,6 +30,23 @@ class FakeLive:
         with self._changed:
             self._changed.wait_for(lambda: self.ticks != last, timeout)
             return self.ticks
+
+    @property
+    def state(self) -> str:
+        return str(self.changed.get("state", "running"))
+
+    @property
+    def step(self) -> int:
+        return int(self.changed.get("step", 1240))
+
+    def set_state(self, state: str) -> None:
+        self.changed["state"] = state
+
+    def event(self, name: str, message: str, step: int, **fields: Any) -> None:
+        self.told.append((name, {"message": message, "step": step, **fields}))
+
+    def add(self, metric: Any, amount: float, *labels: str) -> None:
+        self.told.append((metric.name, {"amount": amount, "labels": labels}))
 
     def status(self) -> dict[str, Any]:
         self.asked += 1

@@ -206,6 +206,15 @@ def test_without_git_or_a_checkout_no_commit_is_known(tmp_path: Path, monkeypatc
     assert git_commit() is None
 
 
+def test_an_image_knows_the_commit_that_it_was_built_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_module, "__file__", str(tmp_path / "run.py"))
+    monkeypatch.setenv("DRAFTSCOPE_COMMIT", "0f3c9a1d")
+    assert git_commit() == "0f3c9a1d"
+    monkeypatch.setenv("DRAFTSCOPE_COMMIT", "")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert git_commit() is None, "an image that was not told knows none"
+
+
 @pytest.mark.parametrize(("said", "commit"), [("0f3c9a1d\n", "0f3c9a1d"), ("", None), (subprocess.TimeoutExpired("git", 5), None)])
 def test_the_commit_is_what_git_says_in_time(said: Any, commit: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:

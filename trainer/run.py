@@ -23,6 +23,7 @@ from trainer.config import ConfigError, TrainConfig
 from trainer.devices import name_of
 from trainer.preflight import Plan
 from trainer.record import next_attempt, write_run_json
+from trainer.redact import redact_words
 from trainer.runs import find_run, read_facts
 
 LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
@@ -170,7 +171,7 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
 def attempt_facts(plan: Plan, command: list[str]) -> dict[str, Any]:
     """What each attempt of a run says anew; a resume may come with other flags, on another machine."""
     return {
-        "command": command,
+        "command": redact_words(command),
         "git_commit": git_commit(),
         "host": socket.gethostname(),
         "pid": os.getpid(),
@@ -190,7 +191,9 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code that runs, where it is a git checkout."""
+    """The commit of the code that runs: as an image was told when it was built, or of the git checkout that it is."""
+    if built_from := os.environ.get("DRAFTSCOPE_COMMIT"):
+        return built_from
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None

@@ -73,16 +73,17 @@ class Ticks:
 
 
 class TickStream(StreamingResponse):
-    """One client's stream. It counts itself while it is open; past `STREAMS` of them it answers 503."""
+    """One client's stream. It counts itself while it is open; past `STREAMS` of them it answers 503, and `refused` is told."""
 
     media_type = "text/event-stream"
 
-    def __init__(self, ticks: Ticks) -> None:
+    def __init__(self, ticks: Ticks, refused: Callable[[str], None] = lambda _: None) -> None:
         super().__init__(ticks.messages())
-        self._ticks = ticks
+        self._ticks, self._refused = ticks, refused
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if self._ticks.open_streams >= STREAMS:
+            self._refused("streams")
             sentence = f"{STREAMS} event streams are open, which is the limit; close one, or read /status instead\n"
             await PlainTextResponse(sentence, 503)(scope, receive, send)
             return

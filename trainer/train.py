@@ -7,22 +7,24 @@ from __future__ import annotations
 
 import shlex
 import sys
-import threading
 from functools import partial
 
 import torch
 
 from trainer.config import TrainConfig
+from trainer.devices import torch_view
 from trainer.preflight import Plan, check
 from trainer.dataset import Sample, Tokeniser, Visits
 from trainer.batches import TokenBatch, pack
 from trainer.target import FeatureBatch
 from trainer.learner import Learner
 from trainer.checkpoint import checkpoint_folder
+from trainer.control import Control
 from trainer.evaluator import Evaluator, Unmeasured
 from trainer.keeper import Keeper
 from trainer.live import Live
 from trainer.loading import load
+from trainer.metrics import STAGE_ITEM_SECONDS
 from trainer.queues import OrderedQueue, Queue
 from trainer.run import Run, open_run
 from trainer.stages import Stages
@@ -33,24 +35,24 @@ def train(config: TrainConfig, command: list[str]) -> None:
     """Train a drafter as `config` says. Raises `ConfigError` before anything is made, and `RunFailedError` after that."""
     plan = check(config)
     with (
-        interruptible() as stop,
+        interruptible() as control,
         listening(config.watch) as server,
         open_run(config, plan, command) as run,
-        Watch(run, config.watch, server) as watch,
+        Watch(run, config.watch, server, config.trackers, control, torch_view(plan.placement)) as watch,
     ):
-        watch.finish(travel(plan, run, watch, stop))
+        watch.finish(travel(plan, run, watch, control))
 
 
-def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
+def travel(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
     """The whole road, from loading the target to the last checkpoint; returns the run's last words."""
     config, live = plan.config, watch.live
-    torch.set_num_threads(plan.placement.cpu_threads)
+    set_threads = partial(torch.set_num_threads, plan.placement.cpu_threads)
+    set_threads()
     learner, targets, evaluator = load(plan, live)
     keeper = Keeper(run, plan, learner, live)
     keeper.restore()
     start, size = run.start, int(config.queues.gigabytes * 1e9)
-
-    with evaluator, Stages(thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads)) as stages:
+    with evaluator, Stages(thread_start=set_threads, item_bounds=STAGE_ITEM_SECONDS.buckets) as stages:
         watch.observe(stages)
         visits = Visits(plan.conversations, config.seed, config.batches.epochs, start=(start.epoch, start.position))
         samples = Queue[Sample]("samples", config.queues.samples, size)
@@ -63,7 +65,7 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
         features = OrderedQueue[FeatureBatch]("features", plan.feature_slots, size, first_seq=start.next_seq)
         stages.start("target", batches, *[target.extract for target in targets], into=features)
 
-        for batch in stages.consume("drafter", features, give_up=stop.is_set):
+        for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:
                 live.stepped(outcome.facts, outcome.skipped)
                 keeper.save_if_due()
@@ -71,24 +73,35 @@ def travel(plan: Plan, run: Run, watch: Watch, stop: threading.Event) -> str:
                 break
             if outcome is not None:
                 evaluator.measure_if_due(outcome.facts.step, learner.drafter)
+                obey(control, learner, keeper, stages)
             learner.raise_if_diverged()
         else:
-            if not stop.is_set():
+            if not control.is_stopping():
                 if (outcome := learner.finish()) is not None:
                     live.stepped(outcome.facts, outcome.skipped)
                 live.arrived()
         stages.close()
-        wind_up(learner, keeper, evaluator, live, stop)
-    return last_words(run, learner, interrupted=stop.is_set() and not learner.is_done)
+        wind_up(learner, keeper, evaluator, live, control)
+    return last_words(run, learner, interrupted=control.is_stopping() and not learner.is_done)
 
 
-def wind_up(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, live: Live, stop: threading.Event) -> None:
+def obey(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> None:
+    """Between two steps: write the checkpoint that was asked for, and wait while the run is paused."""
+    if control.takes_checkpoint():
+        keeper.save()
+    if control.wants_pause():
+        with control.paused(), stages.paused(), learner.resting():
+            while control.rests(give_up=stages.has_failed):
+                keeper.save()
+
+
+def wind_up(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, live: Live, control: Control) -> None:
     """What is still to do once the last step is taken."""
     live.set_state("finishing")
     live.phase("writing the last checkpoint")
     keeper.save_last()
     live.phase("measuring acceptance")
-    evaluator.measure_last(learner.place.step, learner.drafter, give_up=stop.is_set)
+    evaluator.measure_last(learner.place.step, learner.drafter, give_up=control.is_stopping)
 
 
 def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:

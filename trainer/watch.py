@@ -9,22 +9,33 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from types import FrameType, TracebackType
 
 from prometheus_client import CollectorRegistry
 
 from trainer import metrics
+from trainer.announce import Announcement, rank_of
+from trainer.bearer import read_token
+from trainer.checkpoint import folder_bytes, when_written
 from trainer.config import EXIT_INTERRUPTED, ConfigError, WatchConfig
 from trainer.console import Console, choose_mode
+from trainer.control import Control
+from trainer.gpus.device import NO_TORCH, TorchView
+from trainer.gpus.sampler import GpuSampler
 from trainer.keeper import UnsavedError
 from trainer.live import Live
-from trainer.record import RecordLogHandler, RunRecord
-from trainer.recorder import Recorder
+from trainer.moments import evaluation_of, log_readings
+from trainer.record import RecordLogHandler, RunRecord, events_before
+from trainer.recorder import Reading, Recorder
 from trainer.run import Run
 from trainer.sampler import Sampler
 from trainer.stages import Stages
-from trainer.status import StatusServer, create_app
+from trainer.status import add_control, create_app
+from trainer.status_server import StatusServer, on_this_machine
+from trainer.trackers.children import Trackers
+from trainer.wording import duration
 
 log = logging.getLogger("trainer")
 
@@ -36,33 +47,58 @@ class RunFailedError(RuntimeError):
 
 
 class Watch:
-    """Watches `run` from the moment it has a folder until it has ended, well or not. A context manager around all of it."""
+    """Watches `run` from the moment it has a folder until it has ended, well or not. A context manager around all of it.
 
-    def __init__(self, run: Run, config: WatchConfig, server: StatusServer) -> None:
+    `control` is told over HTTP what the run is asked for, where `server` has a token. `torch` is what torch knows of the GPUs.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        config: WatchConfig,
+        server: StatusServer,
+        trackers: Sequence[str] = (),
+        control: Control | None = None,
+        torch: TorchView = NO_TORCH,
+    ) -> None:
         self._run = run
         self._server = server
         self._record = RunRecord(run.folder, run.attempt)
-        self._recorder = Recorder(CollectorRegistry())
+        self._recorder = Recorder(CollectorRegistry(), str(run.facts["id"]))
         self.live = Live(run.facts, self._recorder, self._record)
-        self._sampler = Sampler(self.live, self._recorder, self._record, config)
-        addresses = {"status": f"{server.address}/status"} if server.address else {}
+        gpus = GpuSampler(self._recorder, config.gpu_seconds, torch, progress=lambda: self.live.step)
+        self._sampler = Sampler(self.live, self._recorder, self._record, config, gpus=gpus)
+        self._control = control or Control()
+        self._control.attach(self.live)
+        self._linger_seconds = config.linger_seconds
+        addresses = {"status": f"{on_this_machine(server.address)}/status"} if server.address else {}
         self._console = Console(self.live, choose_mode(config.console, sys.stdout), sys.stdout, addresses)
         self._handlers_before: list[logging.Handler] = []
-        self._handlers: list[logging.Handler] = [RecordLogHandler(self._record), self._console.log_handler()]
+        self._logged = RecordLogHandler(self._record)
+        self._recorder.read_from(lambda: log_readings(self._logged.warnings, self._logged.errors))
+        self._handlers: list[logging.Handler] = [self._logged, self._console.log_handler()]
+        self._announcement = _announcement(config, run, server)
         self._allow_hosts = config.allow_hosts
+        if self._announcement and self._announcement.target:  # Prometheus asks for it by this name
+            self._allow_hosts = (*self._allow_hosts, self._announcement.target)
+        self._trackers = Trackers(run.folder, trackers, self._recorder, self.live.warn)
         self._stages: Stages | None = None
         self._last_words = ""
 
     def __enter__(self) -> Watch:
         root = logging.getLogger()
         self._handlers_before, root.handlers = root.handlers, self._handlers
-        self._server.start(create_app(self.live, self._recorder.exposition, self._allow_hosts, self._book_http))
+        self._serve()
         self._sampler.start()
         self._console.start()
+        self._trackers.start()
         start = self._run.start
+        self._inherit()
         self.live.began(start.step, start.context_tokens, start.draft_tokens, start.samples)
         for sentence in self._run.warnings:
             self.live.warn(sentence)
+        if self._announcement and (trouble := self._announcement.publish()):
+            self.live.warn(trouble)
         return self
 
     def observe(self, stages: Stages) -> None:
@@ -78,11 +114,43 @@ class Watch:
         if error is not None:
             self._fail(error)
         self._sampler.stop()
+        self._trackers.stop()
+        linger_seconds = self._say_whether_it_lingers() if error is None or isinstance(error, Exception) else 0.0
         self._console.stop(self._last_words)
         self._record.close()
         logging.getLogger().handlers = self._handlers_before
+        self._control.linger(linger_seconds)
+        if self._announcement and (trouble := self._announcement.withdraw()):
+            log.warning(trouble)
         if isinstance(error, Exception):
             raise RunFailedError(self._last_words) from error
+
+    def _inherit(self) -> None:
+        """What earlier attempts left of use: a checkpoint, and what was measured up to there, not of steps that are overtaken."""
+        if (checkpoint := self._run.checkpoint) is None:
+            return
+        before = filter(None, map(evaluation_of, events_before(self._run.folder, "evaluated")))
+        evaluation = next((facts for facts in before if facts.step <= self._run.start.step), None)
+        with contextlib.suppress(OSError):  # if it has gone since it was checked, whoever loads it says so
+            self.live.inherited(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)
+
+    def _serve(self) -> None:
+        app = create_app(self.live, self._recorder.exposition, self._allow_hosts, self._book_http, self._count_refusal)
+        if self._server.token is not None:
+            add_control(app, self._control, self.live, self._server.token)
+        self._recorder.read_from(lambda: [Reading(metrics.EVENT_STREAMS, app.state.ticks.open_streams)])
+        self._server.start(app)
+
+    def _say_whether_it_lingers(self) -> float:
+        """Seconds for which the ended run still answers; none where it was told to stop: who told it knows how it ended."""
+        seconds = self._linger_seconds
+        if not seconds or self._server.address is None or self._control.is_stopping():
+            return 0.0
+        log.info("Still answering at %s for %s; Ctrl-C ends it.", on_this_machine(self._server.address), duration(seconds))
+        return seconds
+
+    def _count_refusal(self, reason: str) -> None:
+        self._recorder.add(metrics.HTTP_REFUSED, 1, reason)
 
     def _book_http(self, seconds: float) -> None:
         self._recorder.add(metrics.WATCH_SECONDS, seconds, "http")
@@ -97,35 +165,50 @@ class Watch:
         self._last_words = self.live.verdict().sentence
 
 
+def _announcement(config: WatchConfig, run: Run, server: StatusServer) -> Announcement | None:
+    if config.announce is None:
+        return None
+    return Announcement(Path(config.announce), str(run.facts["id"]), server.address, rank_of(os.environ))
+
+
 @contextlib.contextmanager
 def listening(config: WatchConfig) -> Iterator[StatusServer]:
-    """The status server's port, taken before anything else is done. Raises `ConfigError` where it is in use."""
+    """The status server's port, taken before anything else is done, and the token that controls the run, if one is wanted.
+
+    Raises `ConfigError` where the port is in use or the token cannot be read.
+    """
     server = StatusServer(StatusServer.bind(config.host, config.port))
     try:
+        if config.token_file is not None and server.address is not None:
+            server.token = read_token(config.token_file)
         yield server
     finally:
         server.stop()
 
 
 @contextlib.contextmanager
-def interruptible() -> Iterator[threading.Event]:
-    """An event that SIGINT and SIGTERM set; a second one ends the process at once. Outside of the main thread, only the event."""
-    stop = threading.Event()
+def interruptible() -> Iterator[Control]:
+    """What SIGINT and SIGTERM tell to stop; a second one ends the process at once. Outside of the main thread they do not."""
+    control = Control()
     if threading.current_thread() is not threading.main_thread():
-        yield stop
+        yield control
         return
+    signals = 0
 
     def handle(number: int, _: FrameType | None) -> None:
-        if stop.is_set():
+        nonlocal signals
+        signals += 1  # not `is_stopping`: after a stop over HTTP the first signal must not cost the last checkpoint
+        if signals > 1:
             if sys.stdout.isatty():
                 os.write(1, SHOW_CURSOR)
             os._exit(EXIT_INTERRUPTED)
-        stop.set()
-        log.warning("Stopping once the step or the loading under way is done. Once more ends it at once, without a checkpoint.")
+        control.stop()
+        if not control.is_lingering:
+            log.warning("Stopping once the step or the loading under way is done. Once more ends it at once, without a checkpoint.")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        yield stop
+        yield control
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
