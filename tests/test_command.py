@@ -326,3 +326,22 @@ def test_a_value_that_cannot_work_is_one_sentence_of_any_command(
     name, *words = command.split()
     assert main([name, *words]) == 2
     assert capsys.readouterr().err == f"{name}: {said}\n"
+
+
+@pytest.mark.parametrize("words", ["--trackers wandb,tensorboard", "--trackers wandb tensorboard", "--trackers=wandb,tensorboard"])
+def test_trackers_are_parted_by_commas_or_spaces(words: str) -> None:
+    assert read_train_config([*NEEDED, *words.split(), "--seed", "3"]) == TrainConfig(
+        target="tiny", data="demo", trackers=("wandb", "tensorboard"), seed=3
+    )
+    assert read_train_config([*NEEDED, "--trackers"]).trackers == ()
+
+
+def test_trackers_in_a_file(toml: Callable[[str], list[str]]) -> None:
+    for text in ('trackers = ["wandb", "tensorboard"]', 'trackers = "wandb,tensorboard"'):
+        assert read_train_config([*NEEDED, *toml(text)]).trackers == ("wandb", "tensorboard")
+
+
+def test_an_unknown_tracker_is_named(refused: Refused) -> None:
+    assert refused(*NEEDED, "--trackers", "wandb,neptune") == (
+        "train: --trackers must be among wandb, tensorboard, got ('wandb', 'neptune')"
+    )

@@ -10,8 +10,8 @@ import pytest
 from tests.sources import ROOT, imported_names, product_modules
 
 REQUIREMENTS = ROOT / "requirements"
-SETS = ("torch", "trainer", "dashboard", "demo", "demo-target", "dev", "reference", "reference-needs")
-ALONE = ("demo-target", "reference")  # installed with --no-deps: what they ask for is not wanted
+SETS = ("torch", "trainer", "dashboard", "demo", "demo-target", "dev", "trackers", "bench", "reference", "reference-needs")
+ALONE = ("demo-target", "bench", "reference")  # installed with --no-deps: what they ask for is not wanted
 
 
 def normal(name: str) -> str:
@@ -60,7 +60,7 @@ def is_installed(package: str) -> bool:
     return bool(list(Distribution.discover(name=package)))
 
 
-@pytest.mark.parametrize(("folder", "sets"), [("trainer", ("torch", "trainer", "demo")), ("dashboard", ("dashboard",))])
+@pytest.mark.parametrize(("folder", "sets"), [("trainer", ("torch", "trainer", "demo", "trackers")), ("dashboard", ("dashboard",))])
 def test_everything_imported_is_pinned(folder: str, sets: tuple[str, ...]) -> None:
     pinned = {package for name in sets for package in pins(name)}
     owners = packages_distributions()

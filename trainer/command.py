@@ -44,7 +44,19 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
 
 def parse(kind: type[C], command: str, arguments: list[str]) -> C:
     """Fill the dataclass `kind` from flags."""
-    return tyro.cli(kind, prog=f"python -m trainer {command}", args=arguments)
+    return tyro.cli(kind, prog=f"python -m trainer {command}", args=[*_parted(arguments)])
+
+
+def _parted(arguments: list[str]) -> Iterator[str]:
+    """`--trackers wandb,tensorboard` as `--trackers wandb tensorboard`."""
+    of_trackers = False
+    for word in arguments:
+        flag, _, value = word.partition("=")
+        of_trackers = flag == "--trackers" if word.startswith("-") else of_trackers
+        if not of_trackers or word == "--trackers":
+            yield word
+        else:
+            yield from ("--trackers", *filter(None, value.split(","))) if value else filter(None, word.split(","))
 
 
 def read_toml(path: Path) -> dict[str, Any]:
