@@ -12,7 +12,7 @@ from fastapi.responses import HTMLResponse, PlainTextResponse, RedirectResponse,
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
 
-from dashboard import assets, charts
+from dashboard import assets, charts, runbooks
 from dashboard.guard import Guard
 from dashboard.live import Cursor, tick
 from dashboard.run import Run
@@ -44,6 +44,7 @@ def create_app(runs: Runs, allow_hosts: Collection[str] = (), tick_seconds: floa
     _add_page(app)
     _add_data(app)
     _add_stream(app)
+    _add_runbooks(app)
     return app
 
 
@@ -133,6 +134,22 @@ def _add_data(app: FastAPI) -> None:
             return answer(range_series(run, metric, x, low, high))
         except KeyError as error:
             raise HTTPException(404, str(error.args[0])) from None
+
+
+def _add_runbooks(app: FastAPI) -> None:
+    pages = runbooks.load()
+
+    @app.get("/runbooks")
+    def list_runbooks() -> PlainTextResponse:
+        if not pages:
+            raise HTTPException(404, runbooks.missing("", pages))
+        return PlainTextResponse(runbooks.listing(pages))
+
+    @app.get("/runbooks/{name}")
+    def runbook(name: str) -> PlainTextResponse:
+        if name not in pages:
+            raise HTTPException(404, runbooks.missing(name, pages))
+        return PlainTextResponse(pages[name])
 
 
 def _add_stream(app: FastAPI) -> None:
