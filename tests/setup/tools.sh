@@ -1,7 +1,7 @@
 #!/bin/sh
 # tools.sh DIRECTORY: brings what the tests drive but PyPI does not carry, from Debian's packages: Chromium, installed where we are
-# root, and Prometheus with promtool, unpacked into DIRECTORY without being installed or started. What cannot be had is said here;
-# the tests that need it are skipped with their reason.
+# root, and Prometheus with promtool, unpacked into DIRECTORY without being installed or started; and from npm Grafana's types,
+# installed into DIRECTORY. What cannot be had is said here; the tests that need it are skipped with their reason.
 set -eu
 
 tools=$1
@@ -55,5 +55,26 @@ bring_prometheus() {
     echo "No Prometheus: tests with promtool will be skipped. To have them: sudo apt-get install prometheus"
 }
 
+# The packages of tests/grafana_types, as its lock file pins them; again when that changes.
+bring_grafana_types() {
+    from=$(dirname "$0")/../grafana_types
+    to=$tools/grafana_types
+    if [ -e "$to/node_modules/.package-lock.json" ] && [ "$(cat "$to/package-lock.json")" = "$(cat "$from/package-lock.json")" ]; then return; fi
+    if ! command -v npm >/dev/null && have_apt && is_root; then
+        echo "Installing Node.js and npm for the checks of the dashboards ..."
+        update_lists
+        apt install -y --no-install-recommends nodejs npm || true
+    fi
+    if command -v npm >/dev/null; then
+        echo "Installing Grafana's types (about 30 MB) ..."
+        mkdir -p "$to"
+        cp "$from/package.json" "$from/package-lock.json" "$to"
+        if (cd "$to" && npm ci --ignore-scripts --no-audit --no-fund --silent); then return; fi
+        rm -rf "$to"
+    fi
+    echo "No Grafana types: the dashboards are not held against them. To have them: sudo apt-get install nodejs npm, and make test"
+}
+
 bring_chromium
 bring_prometheus
+bring_grafana_types

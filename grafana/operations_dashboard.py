@@ -1,0 +1,283 @@
+"""The catalogue in, the dashboard *Operations* out: alerts, checkpoints, failures, and what watching costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from grafana import reasons
+from grafana.dashboard import Dashboard, Row
+from grafana.panels import GREEN, ORANGE, RED, Panel, Target, bars, lines, stat, table
+from grafana.queries import (
+    ALERTS,
+    ON_TARGET,
+    OURS,
+    SCRAPE_SAMPLES,
+    SCRAPE_SECONDS,
+    UP,
+    age,
+    by,
+    filled,
+    increase,
+    of_run,
+    quantile,
+    rate,
+    select,
+    values,
+)
+from grafana.units import AGO, NUMBER, TIME_OF_DAY, rate_unit_of, unit_of
+from trainer import metrics
+from trainer.metrics import Metric
+
+_RUN, _EACH = "{{run_id}}", "{{instance}}"
+_ANY_IS_BAD = ((None, GREEN), (0.5, RED))
+_ANY_IS_ODD = ((None, GREEN), (0.5, ORANGE))
+
+
+def _counts(title: str, metric: Metric, label: str, **more: Any) -> Panel:
+    """How much a counter rose in the time shown, a bar for each value of its label."""
+    target = Target(by("sum", label, increase(metric)), f"{{{{{label}}}}}", newest=True)
+    settings = {"unit": NUMBER, "decimals": 0, "min": 0, "width": 6, "note": "Within the time shown.", "no_data": reasons.NO_RUN}
+    return bars(title, target, shows=[metric], **{**settings, **more})
+
+
+def _rising(title: str, metric: Metric, label: str, **more: Any) -> Panel:
+    """A counter's rate over time, a curve for each value of its label."""
+    target = Target(by("sum", label, rate(metric)), f"{{{{{label}}}}}")
+    settings = {"unit": rate_unit_of(metric), "min": 0, "no_data": reasons.NO_RUN}
+    return lines(title, target, shows=[metric], **{**settings, **more})
+
+
+# No run is asked for: what an alert is about may be gone, and some are about no target at all.
+_ALERTED = "alertname, alertstate, severity, instance, stage, gpu"
+_FIRING = f'{ALERTS.full_name}{{{OURS}, job=~"$job|", instance=~"$instance|"}}'
+_WATCHDOG = f'{ALERTS.full_name}{{alertname="DraftscopeWatchdog", alertstate="firing"}}'
+
+_ALERTS = Row(
+    "Is anything wrong?",
+    [
+        stat(
+            "Answers to Prometheus",
+            Target(by("min", "instance", values(UP)), _EACH, newest=True),
+            shows=[UP],
+            unit="none",
+            words={0: ("no", RED), 1: ("yes", GREEN)},
+            filled=True,
+            no_data=reasons.NO_TARGET,
+        ),
+        stat(
+            "Alert rules at work",
+            Target(f"count ({_WATCHDOG})", "rules", newest=True),
+            shows=[ALERTS],
+            note="One alert, DraftscopeWatchdog, fires always and says by it that the rules are evaluated.",
+            unit="none",
+            words={1: ("yes", GREEN)},
+            no_data="No: Prometheus has not loaded grafana/rules/alerts.yml.",
+        ),
+        stat(
+            "Began",
+            Target(f"{by('max', 'run_id', values(metrics.START_TIME))} * 1000", _RUN, newest=True),
+            shows=[metrics.START_TIME],
+            unit=TIME_OF_DAY,
+            no_data=reasons.NO_RUN,
+            width=6,
+        ),
+        stat(
+            "Resumed before",
+            Target(by("max", "run_id", values(metrics.RESTARTS)), _RUN, newest=True),
+            shows=[metrics.RESTARTS],
+            unit=NUMBER,
+            no_data=reasons.NO_RUN,
+        ),
+        stat(
+            "Newest step was",
+            Target(f"{by('max', 'run_id', of_run(f'({select(metrics.LAST_STEP_TIME)} > 0)'))} * 1000", _RUN, newest=True),
+            shows=[metrics.LAST_STEP_TIME],
+            unit=AGO,
+            no_data=reasons.NO_STEP,
+            width=6,
+        ),
+        table(
+            "Alerts",
+            Target(filled(by("max", _ALERTED, _FIRING), "instance", "stage", "gpu"), newest=True, table=True),
+            shows=[ALERTS],
+            columns={
+                "alertname": "alert",
+                "alertstate": "state",
+                "severity": "severity",
+                "instance": "instance",
+                "stage": "stage",
+                "gpu": "GPU",
+            },
+            hidden=("Value",),
+            no_data="No alert, pending or firing.",
+            height=6,
+        ),
+    ],
+)
+
+_NO_CHECKPOINT = "No checkpoint yet: --checkpoint.every says how often; the last is written at the end, or at Ctrl-C."
+
+_CHECKPOINTS = Row(
+    "Is my work safe?",
+    [
+        lines(
+            "Steps that a crash would lose",
+            Target(
+                by(
+                    "max",
+                    "run_id",
+                    f"{values(metrics.GLOBAL_STEP)} - {ON_TARGET} group_left () {select(metrics.CHECKPOINT_STEP)}",
+                ),
+                "lost {{run_id}}",
+            ),
+            Target(by("max", "run_id", of_run(f"({select(metrics.CHECKPOINT_EVERY)} > 0)")), "written every {{run_id}}"),
+            shows=[metrics.CHECKPOINT_STEP, metrics.GLOBAL_STEP, metrics.CHECKPOINT_EVERY],
+            unit=NUMBER,
+            axis="steps",
+            min=0,
+            no_data=reasons.NO_RUN,
+        ),
+        lines(
+            "Age of the newest checkpoint",
+            Target(by("max", "run_id", age(metrics.CHECKPOINT_TIME)), _RUN),
+            shows=[metrics.CHECKPOINT_TIME],
+            unit=unit_of(metrics.CHECKPOINT_TIME),
+            min=0,
+            no_data=_NO_CHECKPOINT,
+        ),
+        _counts("Checkpoints", metrics.CHECKPOINTS, "outcome", width=8),
+        lines(
+            "Time to write one",
+            Target(quantile(0.5, metrics.CHECKPOINT_SECONDS, "run_id"), "half {{run_id}}"),
+            Target(quantile(0.95, metrics.CHECKPOINT_SECONDS, "run_id"), "95 % {{run_id}}"),
+            shows=[metrics.CHECKPOINT_SECONDS],
+            note="Drawn only where one was written; training goes on meanwhile.",
+            unit=unit_of(metrics.CHECKPOINT_SECONDS),
+            min=0,
+            no_data=_NO_CHECKPOINT,
+        ),
+        stat(
+            "Size of the newest",
+            Target(by("max", "run_id", of_run(f"({select(metrics.CHECKPOINT_BYTES)} > 0)")), _RUN, newest=True),
+            shows=[metrics.CHECKPOINT_BYTES],
+            unit=unit_of(metrics.CHECKPOINT_BYTES),
+            no_data=_NO_CHECKPOINT,
+            width=8,
+            height=8,
+        ),
+        lines(
+            "Disk",
+            Target(by("min", "instance", values(metrics.DISK_FREE)), "free {{instance}}"),
+            Target(by("max", "instance", values(metrics.DISK_SIZE)), "size {{instance}}"),
+            shows=[metrics.DISK_FREE, metrics.DISK_SIZE],
+            unit=unit_of(metrics.DISK_FREE),
+            min=0,
+            no_data=reasons.NO_RUN,
+        ),
+    ],
+)
+
+_FAILURES = Row(
+    "What failed, what was left out?",
+    [
+        _counts("Steps skipped", metrics.SKIPPED_STEPS, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Conversations left out", metrics.DROPPED, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Messages in the log", metrics.LOG_MESSAGES, "level", thresholds=_ANY_IS_ODD),
+        _counts("Errors within watching", metrics.WATCH_ERRORS, "part", thresholds=_ANY_IS_BAD),
+        _rising("Steps skipped, over time", metrics.SKIPPED_STEPS, "reason", width=6),
+        _rising("Messages, over time", metrics.LOG_MESSAGES, "level", width=6),
+        stat(
+            "Writes to the record that failed",
+            Target(by("sum", "run_id", increase(metrics.RECORD_ERRORS)), _RUN, newest=True),
+            shows=[metrics.RECORD_ERRORS],
+            note="Within the time shown.",
+            unit=NUMBER,
+            decimals=0,
+            thresholds=_ANY_IS_BAD,
+            no_data=reasons.NO_RUN,
+            width=6,
+            height=8,
+        ),
+        _counts("Control requests", metrics.CONTROL_REQUESTS, "action"),
+        _counts("Evaluations", metrics.EVALUATIONS, "outcome"),
+        lines(
+            "Time of an evaluation",
+            Target(quantile(0.5, metrics.EVALUATION_SECONDS, "run_id"), "half {{run_id}}"),
+            Target(quantile(0.95, metrics.EVALUATION_SECONDS, "run_id"), "95 % {{run_id}}"),
+            shows=[metrics.EVALUATION_SECONDS],
+            note="Drawn only where one ended.",
+            unit=unit_of(metrics.EVALUATION_SECONDS),
+            min=0,
+            no_data=reasons.NO_EVALUATION,
+            width=18,
+        ),
+    ],
+)
+
+_WATCHING = Row(
+    "What does watching cost?",
+    [
+        _rising(
+            "Time spent on watching", metrics.WATCH_SECONDS, "part", note="As a share of the time; `record` is the drafter's own."
+        ),
+        lines(
+            "Scrapes",
+            Target(by("max", "instance", values(SCRAPE_SECONDS)), _EACH),
+            shows=[SCRAPE_SECONDS],
+            unit=unit_of(SCRAPE_SECONDS),
+            min=0,
+            no_data=reasons.NO_TARGET,
+        ),
+        lines(
+            "Series of a scrape",
+            Target(by("max", "instance", values(SCRAPE_SAMPLES)), _EACH),
+            shows=[SCRAPE_SAMPLES],
+            unit=NUMBER,
+            min=0,
+            no_data=reasons.NO_TARGET,
+        ),
+        _counts("Requests refused", metrics.HTTP_REFUSED, "reason", thresholds=_ANY_IS_ODD),
+        lines(
+            "Open event streams",
+            Target(by("sum", "instance", values(metrics.EVENT_STREAMS)), _EACH),
+            shows=[metrics.EVENT_STREAMS],
+            unit=NUMBER,
+            min=0,
+            no_data=reasons.NO_RUN,
+            width=6,
+        ),
+        stat(
+            "Other trackers follow",
+            Target(by("min", "instance, tracker", values(metrics.TRACKER_UP)), "{{tracker}} {{instance}}", newest=True),
+            shows=[metrics.TRACKER_UP],
+            unit="none",
+            words={0: ("no", ORANGE), 1: ("yes", GREEN)},
+            no_data="No other tracker was asked for with --trackers.",
+            width=6,
+            height=8,
+        ),
+        _counts(
+            "Messages that trackers did not take",
+            metrics.TRACKER_DROPPED,
+            "tracker",
+            thresholds=_ANY_IS_ODD,
+            no_data="No other tracker was asked for with --trackers.",
+        ),
+        table(
+            "Versions",
+            Target(filled(values(metrics.BUILD_INFO), "git_commit"), newest=True, table=True),
+            shows=[metrics.BUILD_INFO],
+            columns={"instance": "instance", "version": "version", "git_commit": "commit", "python": "Python", "torch": "torch"},
+            hidden=("Value", "job", "rank", "run_id"),
+            no_data=reasons.NO_RUN,
+        ),
+    ],
+)
+
+OPERATIONS = Dashboard(
+    uid="draftscope-operations",
+    title="Draftscope: Operations",
+    description="Alerts, checkpoints, what failed or was left out, and what watching costs.",
+    rows=[_ALERTS, _CHECKPOINTS, _FAILURES, _WATCHING],
+    choices=[],
+)
