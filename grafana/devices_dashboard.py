@@ -257,5 +257,5 @@ DEVICES = Dashboard(
     title="Draftscope: Devices",
     description="The trainer's process and its GPUs: what they do, whether the run fits, and what ails them.",
     rows=[_PROCESS, _TRUST, _WORK, _MEMORY, _HEALTH],
-    choices=["stage", "gpu"],
+    choices=["gpu"],
 )

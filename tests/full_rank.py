@@ -101,7 +101,7 @@ def _gpu(index: int) -> Device:
         index=index,
         name="NVIDIA H200",
         uuid=f"GPU-0000000{index}-1111-2222-3333-444444444444",
-        stages=("drafter" if index == 0 else "target",),
+        stages=("target", "drafter") if index == 0 else ("target",),
         kernel_active_ratio=0.97,
         sm_active_ratio=0.81,
         sm_occupancy_ratio=0.33,

@@ -63,5 +63,6 @@ def test_series_of_one_metric() -> None:
     assert metrics_doc.series(metrics.STAGE_ITEM_SECONDS, gpus=0) == 4 * (len(metrics.STAGE_ITEM_SECONDS.buckets) + 3)
     assert metrics_doc.series(metrics.GPU_CLOCK, gpus=2) == 4
     assert metrics_doc.series(metrics.GPU_BACKEND, gpus=2) == 1, "one of its words"
+    assert [metrics_doc.series(metrics.STAGE_DEVICE, gpus=gpus) for gpus in (0, 1, 3)] == [0, 2, 4], "the drafter on one of them"
     assert metrics_doc.series(metrics.POSITION_ACCURACY, gpus=0, block_size=8) == 7
     assert metrics_doc.series(metrics.VERDICT, gpus=0) == 17, "a stage only where the state is about one"

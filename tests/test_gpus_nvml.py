@@ -9,8 +9,9 @@ import pytest
 
 from tests.fake_nvml import BUSY, GIB, IDLE, MIB, UUIDS, FakeNvml
 from tests.sources import ROOT
-from trainer.gpus.device import Device, NotHereError, UsedGpu
-from trainer.gpus.nvml import WAYS_OUT, Nvml
+from trainer.gpus.device import Device, GpuReading, NotHereError, UsedGpu
+from trainer.gpus.nvml import Nvml
+from trainer.gpus.readings import gpu_readings
 
 BARE = [uuid.removeprefix("GPU-") for uuid in UUIDS]
 
@@ -42,6 +43,7 @@ def test_figures_in_base_units() -> None:
     shown = first.shown()
     assert shown == {
         "index": 0,
+        "mig": None,
         "name": "NVIDIA H200",
         "uuid": UUIDS[0],
         "stages": (),
@@ -131,7 +133,7 @@ def test_without_gpm_pcie_traffic_is_measured_now_and_then() -> None:
     fake = FakeNvml(BUSY, gpm=False)
     look = Look(fake)
     assert look.nvml.notes == (
-        "GPU 0 does not tell SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: "
+        "GPU 0: no SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: "
         "they come with Hopper (compute capability 9.0).",
     )
     told = [look.devices(costly=costly)[0] for costly in (False, True, False, False, True)]
@@ -175,9 +177,7 @@ def test_no_sample_is_leaked() -> None:
     assert fake.ended == 1
 
 
-@pytest.mark.parametrize(
-    "call", ["nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlDeviceGetUUID", "nvmlDeviceGetName"]
-)
+@pytest.mark.parametrize("call", ["nvmlInit", "nvmlSystemGetDriverVersion", "nvmlDeviceGetCount", "nvmlDeviceGetName"])
 def test_a_library_that_does_not_start_says_why_and_the_way_out(call: str) -> None:
     fake = FakeNvml()
     fake.fail(UNKNOWN, call)
@@ -227,15 +227,16 @@ def test_a_gpu_that_vanishes_is_named_and_the_others_stay() -> None:
     assert len(look.devices()) == 2
 
 
-def test_a_gpu_that_is_lost_from_the_start() -> None:
+@pytest.mark.parametrize("call", ["nvmlDeviceGetHandleByIndex", "nvmlDeviceGetUUID"])
+def test_a_gpu_that_is_lost_from_the_start(call: str) -> None:
     fake = FakeNvml()
-    fake.fail(LOST, "nvmlDeviceGetHandleByIndex", gpu=0)
+    fake.fail(LOST, call, gpu=0)
     look = Look(fake)
     assert [device.index for device in look.devices()] == [1]
     assert look.reason().startswith("GPU 0 does not answer: GPU is lost")
     others = Look(fake, used=(UsedGpu(0, BARE[1], ("target",)),))
     assert others.reason() == "", "somebody else's GPU is no news here"
-    fake.fail(LOST, "nvmlDeviceGetHandleByIndex")
+    fake.fail(LOST, call)
     with pytest.raises(RuntimeError, match=r"^GPU 0 does not answer: GPU is lost.* GPU 1 does not answer"):
         Look(fake)
 
@@ -265,20 +266,37 @@ def test_of_a_gpu_that_is_split_the_instance_in_use_is_looked_at() -> None:
     look = Look(fake, MIG[1])
     look.devices()
     [device] = look.devices()
-    assert (device.index, device.uuid, device.name) == (0, MIG[1], "NVIDIA H200 MIG 3g.71gb")
+    assert (device.label, device.uuid, device.name) == ("0:1", MIG[1], "NVIDIA H200 MIG 3g.71gb")
     assert (device.memory_total_bytes, device.kernel_active_ratio) == (70 * GIB, None)
     assert (device.sm_active_ratio, device.power_watts) == (0.915, 612.345)
     assert fake.mig_samples == [2, 2], "the number of the GPU instance"
     assert "nvmlGpmSampleGet" not in fake.asked
     [note] = look.nvml.notes
-    assert note == "GPU 0 is split (MIG): power, clocks and temperature are the whole GPU's, kernel-active is not counted."
+    assert (
+        note == "GPU 0:1: split (MIG), so that power, clocks and temperature are the whole GPU's, and kernel-active is not counted."
+    )
     assert device.is_called(BARE[0]), "torch may call it by its GPU's name"
 
 
 def test_of_a_gpu_that_is_split_cuda_takes_the_first_instance() -> None:
     first, whole = Look(FakeNvml(mig=MIG)).devices()
-    assert (first.uuid, whole.uuid) == (MIG[0], UUIDS[1])
-    assert Look(FakeNvml(mig=MIG), used=(UsedGpu(0, MIG[1].removeprefix("MIG-")),)).devices()[0].uuid == MIG[1]
+    assert [(device.uuid, device.label) for device in (first, whole)] == [(MIG[0], "0:0"), (UUIDS[1], "1")]
+
+
+def test_parts_of_one_gpu_are_told_apart() -> None:
+    """CUDA gives a process one part. Should it give more: Prometheus refuses a scrape in which a series is there twice."""
+    fake = FakeNvml(mig=MIG)
+    look = Look(fake, used=tuple(UsedGpu(number, uuid.removeprefix("MIG-")) for number, uuid in enumerate(MIG)))
+    assert fake.asked.count("nvmlDeviceRegisterEvents") == 1
+    fake.events = [(0, pynvml.nvmlEventTypeXidCriticalError, 31)]
+    first, second = look.devices()
+    assert [(device.label, device.uuid, device.xid_errors) for device in (first, second)] == [
+        ("0:0", MIG[0], 1),
+        ("0:1", MIG[1], 1),
+    ]
+    assert look.nvml.notes[0].startswith("GPU 0:0, 0:1: split (MIG)")
+    series = [(reading.metric.name, reading.labels) for reading in gpu_readings(GpuReading((first, second), True, ""))]
+    assert len(series) == len(set(series))
 
 
 def test_xid_errors_are_counted_for_their_gpu() -> None:
@@ -318,13 +336,9 @@ def names_of(path: Path) -> set[str]:
     return {name for name in names if name.startswith(("nvml", "NVML", "c_nvml")) and name.isidentifier() and name != "nvml"}
 
 
-@pytest.mark.parametrize("module", ["nvml", "gpm", "xid", "throttle"])
+@pytest.mark.parametrize("module", ["nvml", "gpm", "xid", "throttle", "ways_out"])
 def test_the_real_binding_has_everything_that_is_asked_for(module: str) -> None:
     names = names_of(ROOT / "trainer" / "gpus" / f"{module}.py")
     assert len(names) >= 6
     fields = {field for field, _ in pynvml.c_nvmlGpmMetric_t._fields_}
     assert {name for name in names if not hasattr(pynvml, name)} - fields == set()
-
-
-def test_ways_out_are_for_errors_that_there_are() -> None:
-    assert all(str(pynvml.NVMLError(getattr(pynvml, name))) for name in WAYS_OUT)

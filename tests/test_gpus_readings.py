@@ -53,7 +53,7 @@ def test_as_prometheus_sees_it() -> None:
         "gpu_sample_errors_total 0.0",
     ):
         assert line in lines
-    assert len(lines) <= 4 + 2 * 40, "about forty series for a GPU"
+    assert len(lines) == 5 + 2 * 33, "33 series for a GPU, as docs/gpus.md says"
 
 
 def test_a_gpu_that_vanishes_takes_its_series_along() -> None:

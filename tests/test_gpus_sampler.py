@@ -1,5 +1,6 @@
 """The thread that owns the GPU library: what it makes of everything that a library does, on a made-up clock."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -274,6 +275,16 @@ def test_stages_and_the_allocator_are_matched_by_identity() -> None:
     assert sorted(asked) == [0, 1], "torch is asked only once the run has got on"
 
 
+def test_an_allocator_that_keeps_no_account_costs_no_other_figure() -> None:
+    def stats(number: int) -> dict[str, int]:
+        raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
+
+    bench = Bench(torch=TorchView(gpus=GIVEN, memory_stats=stats))
+    bench.step = 1
+    reading = bench.look()
+    assert (reading.up, [device.allocator for device in reading.devices]) == (True, [None, None])
+
+
 def test_switched_off_it_leaves_the_gpus_alone() -> None:
     fake = FakeNvml()
     gpus = GpuSampler(Recorder(CollectorRegistry()), 0, backends=(Nvml(lambda: fake, {}),))
@@ -290,9 +301,42 @@ def test_the_thread_looks_closes_the_library_and_ends() -> None:
     waited = threading.Event()
     while fake.asked.count("nvmlDeviceGetPowerUsage") < 4 and not waited.wait(0.01):
         pass
+    seen_at = gpus.reading.time
     gpus.stop()
     assert (fake.ended, fake.samples) == (1, {})
     assert "gpus" not in {thread.name for thread in threading.enumerate()}
+    after = gpus.reading
+    assert (after.devices, after.up, after.backend, after.warning) == ((), False, "none", "")
+    assert after.reason == "The run has ended, and its GPUs are not looked at any more."
+    assert after.time >= seen_at > 0, "the age is that of the last figures"
+
+
+def test_at_its_end_a_run_that_had_no_figures_still_says_why() -> None:
+    fake = FakeNvml()
+    fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
+    bench = Bench(fake)
+    reason = bench.look().reason
+    bench.gpus.stop()
+    assert bench.gpus.reading.reason == reason
+    assert "NVML Shared Library Not Found" in reason
+
+
+def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_record(tmp_path: Path) -> None:
+    record, bench = RunRecord(tmp_path, 0), Bench()
+    live = Live(RUN, bench.recorder, record, bench.clock, bench.wall)
+    sampler = Sampler(live, bench.recorder, record, WatchConfig(), gpus=bench.gpus, clock=bench.clock)
+    bench.look()
+    sampler.tick()
+    sampler.stop()
+    record.close()
+    status = live.status()
+    assert (status["devices"], status["gpu_sampler"]["up"]) == ([], False)
+    assert status["gpu_sampler"]["reason"].startswith("The run has ended")
+    lines = bench.recorder.exposition(None)[0].decode().splitlines()
+    assert "draftscope_gpu_sampler_up 0.0" in lines
+    assert [line for line in lines if line.startswith("draftscope_") and 'gpu="' in line] == []
+    last = json.loads((tmp_path / "samples.jsonl").read_text().splitlines()[-1])
+    assert [device["index"] for device in last["devices"]] == [0, 1]
 
 
 def test_a_process_ends_while_the_library_hangs() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from trainer.gpus.device import UsedGpu
-from trainer.gpus.visible import choose, visible
+from trainer.gpus.visible import choose, choose_parts, visible
 
 GPUS = [["GPU-aa", "MIG-aa1", "MIG-aa2"], ["GPU-bb"], ["GPU-cc"]]
 
@@ -40,3 +40,23 @@ def test_visible_devices(setting: str | None, found: list[int]) -> None:
 )
 def test_what_torch_sees_comes_before_the_setting(uuids: list[str], setting: str | None, found: list[int]) -> None:
     assert choose([UsedGpu(number, uuid) for number, uuid in enumerate(uuids)], setting, GPUS) == found
+
+
+PARTS = ["MIG-aa1", "MIG-aa2", "MIG-aa3"]
+
+
+@pytest.mark.parametrize(
+    ("uuids", "setting", "found"),
+    [
+        ([], None, [0]),
+        ([], "MIG-aa3,MIG-aa2", [1]),
+        ([], "MIG-bb", [0]),
+        (["aa3"], "MIG-aa2", [2]),
+        (["aa3", "AA1"], None, [0, 2]),
+        (["aa"], "MIG-aa2", [1]),
+    ],
+)
+def test_of_a_split_gpu_the_parts_in_use(uuids: list[str], setting: str | None, found: list[int]) -> None:
+    used = [UsedGpu(number, uuid) for number, uuid in enumerate(uuids)]
+    assert choose_parts(used, setting, PARTS) == found
+    assert choose_parts(used, setting, []) == [], "a GPU that is not split"

@@ -14,6 +14,7 @@ import yaml
 from grafana import build, dashboard, operations_dashboard, pipeline, queries, units
 from grafana.panels import Panel, Target, lines, stat
 from tests.dashboards import NAMES, all_queries, load, panels, selectors, variables
+from tests.dashboards import queries as queries_of
 from tests.sources import ROOT
 from trainer import metrics
 from trainer.metrics import CATALOGUE
@@ -188,11 +189,14 @@ def test_units_fit_what_is_drawn(name: str) -> None:
 @EACH
 def test_variables(name: str) -> None:
     found = variables(load(name))
-    extra = {"run": ["stage"], "devices": ["stage", "gpu"], "operations": []}[name]
+    extra = {"run": ["stage"], "devices": ["gpu"], "operations": []}[name]
     assert list(found) == ["datasource", "job", "run", "instance", *extra, "webapp"]
     assert found["job"]["current"]["value"] == ["draftscope"]
     assert found["datasource"]["current"]["value"] == "prometheus"
-    if name != "operations":
+    asked = " ".join(query.expr for query in queries_of(load(name)) if query.kind == "panel")
+    unused = [choice for choice in ("job", "run", "instance", *extra) if f"${choice}" not in asked]
+    assert unused == [], "who chooses them changes nothing"
+    if "stage" in extra:
         assert found["stage"]["query"] == "dataset,batches,target,drafter", "in the order of the road"
     for variable in found.values():
         if variable["type"] == "query":

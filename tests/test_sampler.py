@@ -230,6 +230,10 @@ def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypa
         "The record has gaps for now, training goes on: steps.jsonl cannot be written: No space left on device.",
     ]
     assert "draftscope_gpu_sampler_up 0.0" in bench.exposed()
+    bench.gpus.reading = GpuReading((), True, "")
+    bench.run(1)
+    (left,) = bench.live.status()["warnings"]
+    assert left.startswith("The record has gaps"), "the GPUs are back"
 
 
 def test_watching_is_booked(bench: Bench) -> None:

@@ -58,7 +58,18 @@ def test_the_flow_strip_has_a_whole_bar_for_each_stage_and_a_fill_for_each_queue
 def test_devices_or_why_there_are_none():
     assert "NVIDIA H200 · kernels active 90 % · 81.0 GB of 150 GB · 412 W, 51 °C" in line_of(render(sample_status(), NOW), "GPU 0")
     without = render(sample_status(devices=[], gpu_sampler={"up": False, "reason": "No GPU figures: no driver."}), NOW)
-    assert "devices     no GPU: figures are the process's\n            No GPU figures: no driver.\n" in without
+    assert "devices     no GPU figures, only the process's\n            No GPU figures: no driver.\n" in without
+
+
+def test_what_gpus_do_not_tell():
+    of_gpus = {"reason": "GPU 1 does not answer: GPU is lost.", "notes": ["GPU 0: no NVLink traffic: too old."]}
+    text = render(sample_status(gpu_sampler=of_gpus), NOW)
+    assert "            GPU 1 does not answer: GPU is lost.\n            GPU 0: no NVLink traffic: too old.\n" in text
+
+
+def test_a_part_of_a_gpu():
+    [device] = sample_status()["devices"]
+    assert "NVIDIA H200" in line_of(render(sample_status(devices=[device | {"mig": 1}]), NOW), "GPU 0:1")
 
 
 def test_nothing_known_yet_is_still_a_table():

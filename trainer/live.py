@@ -147,6 +147,10 @@ class Live:
         """Something that a person should know; said again, it is not shown twice."""
         self._notices.warn(message, self.step)
 
+    def withdraw(self, message: str) -> None:
+        """What was warned of no longer holds; does nothing for what is not shown."""
+        self._notices.withdraw(one_line(message))
+
     def finished(self, message: str = "") -> None:
         """The run came to its end; by default the event carries the verdict's sentence."""
         self._standing.end("finished")

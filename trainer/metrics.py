@@ -55,7 +55,7 @@ OPEN_LABELS = {
     "python": "version; one a process",
     "torch": "version; one a process",
     "position": "1 … block size - 1; one for which there was no draft token is absent",
-    "gpu": "counted as nvidia-smi does; those that the process may use",
+    "gpu": "counted as nvidia-smi does, `0:1` for part 1 of a split GPU 0 (MIG); those that the process may use",
     "uuid": "one a GPU",
     "name": "of the model; one a GPU",
     "driver": "version; one a GPU",
@@ -694,7 +694,7 @@ ALLOCATOR_OOMS = Metric(
 GPU_SAMPLER_UP = Metric(
     name="gpu_sampler_up",
     kind="gauge",
-    help="1 while GPU figures can be read, 0 where there is no GPU or its library fails; `/status` says why.",
+    help="1 while GPU figures can be read, 0 where there is no GPU, its library fails or the run has ended; `/status` says why.",
     question="Can the GPU figures be trusted?",
 )
 GPU_BACKEND = Metric(

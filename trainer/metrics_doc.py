@@ -137,6 +137,8 @@ def series(metric: Metric, *, gpus: int, block_size: int = BLOCK_SIZE) -> int:
     """How many series it has at most in one process."""
     if metric is metrics.VERDICT:
         return len(metrics.verdict_labels())
+    if metric is metrics.STAGE_DEVICE:
+        return gpus and gpus + 1  # the target on each, the drafter on one
     many = {"gpu": gpus, "position": block_size - 1}
     listed = metric.kind != "info"  # an info says one word of a list
     children = math.prod(
@@ -146,10 +148,12 @@ def series(metric: Metric, *, gpus: int, block_size: int = BLOCK_SIZE) -> int:
 
 
 def how_many() -> str:
-    none, one = (sum(series(metric, gpus=gpus) for metric in CATALOGUE) for gpus in (0, 1))
+    of_trackers = [metric for metric in CATALOGUE if "tracker" in metric.labels]
+    two, three = (sum(series(metric, gpus=gpus) for metric in CATALOGUE if metric not in of_trackers) for gpus in (2, 3))
     return (
-        f"At block size {BLOCK_SIZE} a process has at most {none} series, and {one - none} more for each GPU that it may use.\n"
-        "`python -m tests.benchmarks.exposition` counts them, and measures what a scrape costs."
+        f"At block size {BLOCK_SIZE} a process has at most {two} series with up to two GPUs, {three - two} more for each further\n"
+        f"one, and {len(of_trackers)} for each other tracker that follows the run. "
+        "`python -m tests.benchmarks.exposition` counts\nthem, and measures what a scrape costs."
     )
 
 

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import psutil
@@ -74,6 +74,7 @@ class Sampler:
         self._lost_seconds = 0.0
         self._verdict: Verdict | None = None
         self._gpu_reading = NO_FIGURES
+        self._newest: Tick | None = None
         self._trouble: str | None = None
         self._writer_seconds = 0.0
         self._logged: set[str] = set()
@@ -95,6 +96,9 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         self._gpus.stop()
+        # The record ends with the last figures of the GPUs; whoever asks from now on is told that nobody looks at them.
+        if self._newest is not None:
+            self._live.ticked(replace(self._newest, gpus=self._gpus.reading))
 
     def tick(self) -> None:
         """Look once. Never raises."""
@@ -143,6 +147,7 @@ class Sampler:
         )
         self._see_stall(tick)
         self._see_record()
+        self._newest = tick
         self._live.ticked(tick)
         self._record.sample(sample_of(self._live.snapshot()))
 
@@ -173,7 +178,10 @@ class Sampler:
 
     def _see_gpus(self) -> None:
         before, self._gpu_reading = self._gpu_reading, self._gpus.reading
-        if self._gpu_reading.warning and self._gpu_reading.warning != before.warning:
+        if self._gpu_reading.warning == before.warning:
+            return
+        self._live.withdraw(before.warning)
+        if self._gpu_reading.warning:
             self._live.warn(self._gpu_reading.warning)
 
     def _see_record(self) -> None:

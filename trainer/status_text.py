@@ -72,11 +72,12 @@ def _by_position(shares: Iterable[Any]) -> str:
 def _machine_fields(status: Status) -> Iterable[tuple[str, str]]:
     devices, process = status.get("devices") or [], status.get("process") or {}
     for device in devices:
-        yield f"GPU {device.get('index')}", _device(device)
+        yield f"GPU {_gpu_label(device)}", _device(device)
     if not devices:
-        yield "devices", "no GPU: figures are the process's"
-        reason = (status.get("gpu_sampler") or {}).get("reason")
-        yield from [("", plain(reason))] if reason else []
+        yield "devices", "no GPU figures, only the process's"
+    sampler = status.get("gpu_sampler") or {}
+    for sentence in (sampler.get("reason"), *(sampler.get("notes") or [])):
+        yield from [("", plain(sentence))] if sentence else []
     yield "process", f"{number(process.get('cpu_cores'), '.1f')} CPU cores · {size(process.get('memory_bytes'))}"
     watching = status.get("watching") or {}
     if watching.get("ratio") is not None:
@@ -140,6 +141,11 @@ def _queues(queues: Sequence[Status]) -> list[str]:
         name = plain(queue.get("name"))[: _LABEL - 1]
         lines.append(f"{name:<{_LABEL}}{bar(fill, _BAR)}  {percent(fill):>7}   {items} · {memory}")
     return lines
+
+
+def _gpu_label(device: Status) -> str:
+    """As in `/metrics`: `0`, or `0:1` for part 1 of GPU 0."""
+    return f"{device.get('index')}" if device.get("mig") is None else f"{device.get('index')}:{device.get('mig')}"
 
 
 def _device(device: Status) -> str:

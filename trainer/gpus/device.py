@@ -23,9 +23,11 @@ class Allocated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU at one moment. `index` counts as `nvidia-smi` does; a MIG instance bears the index of its GPU."""
+    """One GPU, or a part of one that is split (MIG), at one moment. `index` and `mig` count as `nvidia-smi -L` does."""
 
     index: int
+    mig: int | None = None
+    """Which part of GPU `index`; None for a whole GPU."""
     name: str
     uuid: str = ""
     """As the driver names it, "GPU-…" or "MIG-…"."""
@@ -66,6 +68,11 @@ class Device:
         fields = asdict(self)
         del fields["aliases"]
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
+
+    @property
+    def label(self) -> str:
+        """As in `/metrics`: "0", or "0:1" for part 1 of GPU 0."""
+        return label_of(self.index, self.mig)
 
     def is_called(self, uuid: str) -> bool:
         return bare(uuid) in {bare(name) for name in (self.uuid, *self.aliases)}
@@ -162,6 +169,10 @@ class Backend(Protocol):
 
     def close(self) -> None:
         """Let the library go. Never raises."""
+
+
+def label_of(index: int, mig: int | None = None) -> str:
+    return str(index) if mig is None else f"{index}:{mig}"
 
 
 def sentence_of(error: BaseException) -> str:

@@ -11,36 +11,47 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
-from trainer.gpus.device import Device, NotHereError, UsedGpu, bare, sentence_of
+from trainer.gpus.device import Device, NotHereError, UsedGpu, label_of, sentence_of
 from trainer.gpus.gpm import Gpm
 from trainer.gpus.throttle import reasons_of
-from trainer.gpus.visible import choose, is_named
+from trainer.gpus.visible import choose, choose_parts
+from trainer.gpus.ways_out import is_final, with_way_out
 from trainer.gpus.xid import XidCounter
 
-# What to do about an error, by NVML's name for it.
-WAYS_OUT = {
-    "NVML_ERROR_LIBRARY_NOT_FOUND": "there is no NVIDIA driver here, or it was not given to this container (docs/gpus.md)",
-    "NVML_ERROR_DRIVER_NOT_LOADED": "load the kernel module nvidia, or install the driver",
-    "NVML_ERROR_NO_PERMISSION": "this user may not open the GPU's device files",
-    "NVML_ERROR_LIB_RM_VERSION_MISMATCH": "the driver was replaced while it was loaded, restart the machine",
-    "NVML_ERROR_UNKNOWN": "in a container this follows a reload of systemd, which takes its GPUs away: recreate the container",
-    "NVML_ERROR_GPU_IS_LOST": "it has fallen off the bus, restart the machine",
-}
+
+class _Part(NamedTuple):
+    """A MIG instance: its number within the GPU, its identity, its handle. Or a whole GPU, without a number."""
+
+    number: int | None
+    uuid: str
+    handle: Any
+
+
+class _Found(NamedTuple):
+    """A GPU that answers, and its MIG instances that this process may see, if it is split."""
+
+    whole: _Part
+    parts: list[_Part]
+
+    @property
+    def names(self) -> list[str]:
+        return [part.uuid for part in (self.whole, *self.parts)]
 
 
 @dataclass(slots=True)
 class _Gpu:
-    """`handle` is the whole GPU's; `part` the MIG instance's that this process sees, else the same."""
+    """What is looked at: a GPU, or its MIG instance `mig`. `handle` and `whole`, an identity, are of the whole GPU."""
 
     index: int
+    mig: int | None
     handle: Any
     part: Any
+    """The handle of the MIG instance, else the same as `handle`."""
     uuid: str
-    aliases: tuple[str, ...]
+    whole: str
     name: str
-    split: bool
     gpm: Gpm | None = None
     uncounted: str = ""
     """Why GPM counts nothing."""
@@ -73,8 +84,12 @@ class Nvml:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which figures are missing while all is well, and why."""
-        return tuple(note for gpu in self._gpus for note in _notes(gpu))
+        """Which figures are missing while all is well, and why: the GPUs of which the same is to be said together."""
+        found: dict[str, list[str]] = {}
+        for gpu in self._gpus:
+            for note in _notes(gpu):
+                found.setdefault(note, []).append(label_of(gpu.index, gpu.mig))
+        return tuple(f"GPU {', '.join(labels)}: {note}" for note, labels in found.items())
 
     def open(self, used: Sequence[UsedGpu]) -> None:
         """Raises `NotHereError` where there is no library, else `RuntimeError` with a sentence."""
@@ -86,20 +101,20 @@ class Nvml:
             nvml.nvmlInit()
         except Exception as error:
             kind = NotHereError if getattr(error, "value", None) == nvml.NVML_ERROR_LIBRARY_NOT_FOUND else RuntimeError
-            raise kind(_with_way_out(error, nvml)) from error
+            raise kind(with_way_out(error, nvml)) from error
         self._nvml = nvml
         try:
             self.driver = _text(nvml.nvmlSystemGetDriverVersion())
-            handles = self._handles(nvml.nvmlDeviceGetCount())
-            if not handles:
+            found = self._find(nvml.nvmlDeviceGetCount())
+            if not found:
                 raise RuntimeError(_joined(self._silent) or "this machine has no GPU")
-            names = {index: [_text(nvml.nvmlDeviceGetUUID(handle)), *self._parts(handle)] for index, handle in handles.items()}
-            chosen = choose(used, self._visible, [names.get(index, []) for index in range(max(handles) + 1)])
-            self._gpus = [self._gpu(index, handles[index], used) for index in chosen if index in handles]
+            names = [found[index].names if index in found else [] for index in range(max(found) + 1)]
+            chosen = choose(used, self._visible, names)
+            self._gpus = [gpu for index in chosen if index in found for gpu in self._in_use(index, found[index], used)]
             # One that does not answer may be nobody's concern here.
             self._silent = {index: why for index, why in self._silent.items() if index in chosen or len(chosen) < len(used)}
         except Exception as error:
-            raise RuntimeError(_with_way_out(error, nvml)) from error
+            raise RuntimeError(with_way_out(error, nvml)) from error
         if not self._gpus:
             raise RuntimeError(_joined(self._silent) or f"CUDA_VISIBLE_DEVICES={self._visible} leaves none")
         self._watch_for_xids()
@@ -114,8 +129,8 @@ class Nvml:
         told = tuple(device for device in devices if not device.says_nothing())
         if not told:
             raise RuntimeError(self._gpus[0].error or "the driver knows none of them")
-        silent = {device.index: gpu.error for device, gpu in zip(devices, self._gpus, strict=True) if device.says_nothing()}
-        return told, _joined(self._silent | silent)
+        silent = {device.label: gpu.error for device, gpu in zip(devices, self._gpus, strict=True) if device.says_nothing()}
+        return told, _joined({**self._silent, **silent})
 
     def close(self) -> None:
         nvml, gpus, self._nvml, self._gpus, self._silent = self._nvml, self._gpus, None, [], {}
@@ -125,21 +140,18 @@ class Nvml:
             with contextlib.suppress(Exception):
                 let_go()
 
-    def _handles(self, count: int) -> dict[int, Any]:
-        """Of every GPU that answers; why another does not is kept."""
-        handles = {}
+    def _find(self, count: int) -> dict[int, _Found]:
+        """Every GPU that answers; why another does not is kept."""
+        found = {}
         for index in range(count):
             try:
-                handles[index] = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                handle = self._nvml.nvmlDeviceGetHandleByIndex(index)
+                found[index] = _Found(_Part(None, _text(self._nvml.nvmlDeviceGetUUID(handle)), handle), self._parts(handle))
             except Exception as error:
-                self._silent[index] = _with_way_out(error, self._nvml)
-        return handles
+                self._silent[index] = with_way_out(error, self._nvml)
+        return found
 
-    def _parts(self, handle: Any) -> list[str]:
-        """Identities of a GPU's MIG instances that this process may see."""
-        return [uuid for uuid, _ in self._instances(handle)]
-
-    def _instances(self, handle: Any) -> list[tuple[str, Any]]:
+    def _parts(self, handle: Any) -> list[_Part]:
         nvml, found = self._nvml, []
         with contextlib.suppress(Exception):
             if nvml.nvmlDeviceGetMigMode(handle)[0] != nvml.NVML_DEVICE_MIG_ENABLE:
@@ -147,32 +159,36 @@ class Nvml:
             for number in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
                 with contextlib.suppress(Exception):  # numbers of instances have gaps
                     part = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
-                    found.append((_text(nvml.nvmlDeviceGetUUID(part)), part))
+                    found.append(_Part(number, _text(nvml.nvmlDeviceGetUUID(part)), part))
         return found
 
-    def _gpu(self, index: int, handle: Any, used: Sequence[UsedGpu]) -> _Gpu:
-        """The GPU, or its MIG instance that torch or CUDA_VISIBLE_DEVICES names; where neither does, the first, as CUDA has it."""
-        nvml, instances = self._nvml, self._instances(handle)
-        whole = _text(nvml.nvmlDeviceGetUUID(handle))
-        uuid, part = whole, handle
-        if instances:
-            seen, words = {bare(gpu.uuid) for gpu in used}, (self._visible or "").split(",")
-            meant = [(name, part) for name, part in instances if bare(name) in seen]
-            meant += [(name, part) for name, part in instances if any(is_named(word.strip(), name) for word in words)]
-            uuid, part = (meant or instances)[0]
-        name = _text(nvml.nvmlDeviceGetName(part))
-        return _Gpu(index=index, handle=handle, part=part, uuid=uuid, aliases=(whole,), name=name, split=bool(instances))
+    def _in_use(self, index: int, found: _Found, used: Sequence[UsedGpu]) -> list[_Gpu]:
+        """The GPU, or those of its MIG instances that are looked at."""
+        whole = found.whole
+        chosen = [found.parts[place] for place in choose_parts(used, self._visible, [part.uuid for part in found.parts])]
+        return [
+            _Gpu(
+                index,
+                part.number,
+                whole.handle,
+                part.handle,
+                part.uuid,
+                whole.uuid,
+                _text(self._nvml.nvmlDeviceGetName(part.handle)),
+            )
+            for part in chosen or [whole]
+        ]
 
     def _watch_for_xids(self) -> None:
         with contextlib.suppress(Exception):
             self._xids.open(self._nvml)
         for gpu in self._gpus:
             with contextlib.suppress(Exception):
-                self._xids.watch(gpu.handle, gpu.uuid)
+                self._xids.watch(gpu.handle, gpu.whole)
 
     def _start_gpm(self, gpu: _Gpu) -> None:
         try:
-            number = self._nvml.nvmlDeviceGetGpuInstanceId(gpu.part) if gpu.split else None
+            number = None if gpu.mig is None else self._nvml.nvmlDeviceGetGpuInstanceId(gpu.part)
             gpm = Gpm(self._nvml, gpu.handle, number, self._clock)
             gpu.gpm, gpu.uncounted = (gpm, "") if gpm.supported() else (None, "they come with Hopper (compute capability 9.0)")
         except Exception as error:
@@ -180,16 +196,17 @@ class Nvml:
 
     def _device(self, gpu: _Gpu, *, costly: bool) -> Device:
         nvml, gpu.error = self._nvml, ""
-        kernels = None if gpu.split else self._ask(gpu, "nvmlDeviceGetUtilizationRates")
+        kernels = self._ask(gpu, "nvmlDeviceGetUtilizationRates") if gpu.mig is None else None
         memory = self._memory(gpu)
         counted = self._counted(gpu, costly=costly)
-        xids = self._xids.of(gpu.uuid)
+        xids = self._xids.of(gpu.whole)
         sm, dram = (self._ask(gpu, "nvmlDeviceGetClockInfo", kind) for kind in (nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM))
         device = Device(
             index=gpu.index,
+            mig=gpu.mig,
             name=gpu.name,
             uuid=gpu.uuid,
-            aliases=gpu.aliases,
+            aliases=(gpu.whole,),
             kernel_active_ratio=None if kernels is None else kernels.gpu / 100,
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
@@ -231,11 +248,11 @@ class Nvml:
                 counted = gpu.gpm.read()
             except Exception as error:
                 gpu.uncounted = sentence_of(error)
-                gpu.gpm = None if _never(error, self._nvml) else gpu.gpm
+                gpu.gpm = None if is_final(error, self._nvml) else gpu.gpm
                 return {}
             gpu.uncounted = ""
             return dict(counted)
-        if costly and not gpu.split:
+        if costly and gpu.mig is None:
             ways = {"receive": self._nvml.NVML_PCIE_UTIL_RX_BYTES, "transmit": self._nvml.NVML_PCIE_UTIL_TX_BYTES}
             told = {way: self._ask(gpu, "nvmlDeviceGetPcieThroughput", counter) for way, counter in ways.items()}
             gpu.pcie = {f"pcie_{way}_bytes_per_second": _scaled(value, 1e3) for way, value in told.items()}
@@ -248,37 +265,23 @@ class Nvml:
         try:
             return getattr(self._nvml, call)(gpu.handle if handle is None else handle, *about)
         except Exception as error:
-            if _never(error, self._nvml):
+            if is_final(error, self._nvml):
                 gpu.unsupported.add(call + name)
             else:
-                gpu.error = _with_way_out(error, self._nvml)
+                gpu.error = with_way_out(error, self._nvml)
             return None
 
 
 def _notes(gpu: _Gpu) -> Iterator[str]:
-    if gpu.split:
-        yield f"GPU {gpu.index} is split (MIG): power, clocks and temperature are the whole GPU's, kernel-active is not counted."
+    if gpu.mig is not None:
+        yield "split (MIG), so that power, clocks and temperature are the whole GPU's, and kernel-active is not counted."
     if gpu.uncounted:
-        yield (
-            f"GPU {gpu.index} does not tell SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: "
-            f"{gpu.uncounted}."
-        )
+        yield f"no SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: {gpu.uncounted}."
 
 
-def _never(error: BaseException, nvml: Any) -> bool:
-    """Whether to ask again is in vain."""
-    never = (nvml.NVML_ERROR_NOT_SUPPORTED, nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_NO_PERMISSION)
-    return getattr(error, "value", None) in never
-
-
-def _with_way_out(error: BaseException, nvml: Any) -> str:
-    why, code = sentence_of(error), getattr(error, "value", None)
-    outs = [out for name, out in WAYS_OUT.items() if code is not None and getattr(nvml, name) == code]
-    return f"{why}: {outs[0]}" if outs else why
-
-
-def _joined(silent: Mapping[int, str]) -> str:
-    return " ".join(f"GPU {index} does not answer: {why}." for index, why in sorted(silent.items()))
+def _joined(silent: Mapping[Any, str]) -> str:
+    """By index, or by label."""
+    return " ".join(f"GPU {gpu} does not answer: {why}." for gpu, why in silent.items())
 
 
 def _scaled(value: float | None, factor: float) -> float | None:

@@ -16,7 +16,7 @@ def gpu_readings(gpus: GpuReading) -> Iterator[Reading]:
     yield Reading(metrics.GPU_SAMPLE_SECONDS, gpus.seconds)
     yield Reading(metrics.GPU_SAMPLE_ERRORS, gpus.errors)
     for device in gpus.devices:
-        gpu = str(device.index)
+        gpu = device.label
         yield Reading(metrics.GPU_INFO, 1, (gpu, device.uuid, device.name, gpus.driver))
         yield from (Reading(metrics.STAGE_DEVICE, 1, (stage, gpu)) for stage in device.stages)
         yield from _figures(device, gpu)

@@ -6,6 +6,7 @@ never answers holds up this thread alone; the readers tell of it, and the run go
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import threading
 import time
@@ -81,11 +82,11 @@ class GpuSampler:
 
     @property
     def reading(self) -> GpuReading:
-        """The newest look. While the driver does not answer: no figures, and since when."""
+        """The newest look. While the driver does not answer, and after `stop`: no figures, and why."""
         newest, since = self._state
         waited = self._clock() - since if since is not None else 0.0
         if since is None or waited < GIVE_UP_SECONDS:
-            return newest
+            return _ended(newest) if newest.up and self._stopping.is_set() else newest
         return replace(
             newest,
             devices=(),
@@ -158,8 +159,7 @@ class GpuSampler:
         self._close()
         self._retry_at = self._clock() + RETRY_SECONDS
         reason = f"No GPU figures: {why}."
-        warning = f"{reason} Training goes on without them." if known else ""
-        return replace(newest, devices=(), up=False, reason=reason, warning=warning, backend="none", driver="", notes=())
+        return _without_figures(newest, reason, f"{reason} Training goes on without them." if known else "")
 
     def _with_torch(self, device: Device, *, gets_on: bool) -> Device:
         """With the stages that use it, and what torch's allocator says.
@@ -170,8 +170,10 @@ class GpuSampler:
         gpu = next((gpu for gpu in self._torch.gpus if device.is_called(gpu.uuid)), None)
         if gpu is None:
             return device
-        if gets_on and (newest := allocated(self._torch.memory_stats(gpu.number))) is not None:
-            self._allocated[gpu.number] = newest
+        if gets_on:
+            with contextlib.suppress(Exception):  # some allocators keep no account; the driver's figures do without
+                if (newest := allocated(self._torch.memory_stats(gpu.number))) is not None:
+                    self._allocated[gpu.number] = newest
         return replace(device, stages=gpu.stages, allocator=self._allocated.get(gpu.number))
 
     def _gets_on(self) -> bool:
@@ -182,3 +184,12 @@ class GpuSampler:
         backend, self._backend = self._backend, None
         if backend is not None:
             backend.close()
+
+
+def _ended(newest: GpuReading) -> GpuReading:
+    return _without_figures(newest, "The run has ended, and its GPUs are not looked at any more.")
+
+
+def _without_figures(newest: GpuReading, reason: str, warning: str = "") -> GpuReading:
+    """Its age stays that of the last figures."""
+    return replace(newest, devices=(), up=False, reason=reason, warning=warning, backend="none", driver="", notes=())

@@ -18,6 +18,15 @@ def choose(used: Sequence[UsedGpu], setting: str | None, identities: Sequence[Se
     return known or visible(setting, identities)
 
 
+def choose_parts(used: Sequence[UsedGpu], setting: str | None, identities: Sequence[str]) -> list[int]:
+    """The same for the MIG instances of one GPU. Where torch names none: the first that the setting leaves, which CUDA takes."""
+    wanted = {bare(gpu.uuid) for gpu in used}
+    known = [place for place, identity in enumerate(identities) if bare(identity) in wanted]
+    words = [word.strip() for word in (setting or "").split(",")]
+    named = [place for place, identity in enumerate(identities) if any(_is_named(word, identity) for word in words)]
+    return known or (named or list(range(len(identities))))[:1]
+
+
 def visible(setting: str | None, identities: Sequence[Sequence[str]]) -> list[int]:
     """The indices that CUDA_VISIBLE_DEVICES names, by number or by the beginning of an identity; None names all.
 
@@ -28,13 +37,13 @@ def visible(setting: str | None, identities: Sequence[Sequence[str]]) -> list[in
 
 def _found(setting: str, identities: Sequence[Sequence[str]]) -> Iterator[int]:
     for word in map(str.strip, setting.split(",")):
-        named = (index for index, names in enumerate(identities) if any(is_named(word, name) for name in names))
+        named = (index for index, names in enumerate(identities) if any(_is_named(word, name) for name in names))
         fits = [int(word)] if word.isdecimal() and int(word) < len(identities) else list(named)
         if not fits:
             return
         yield fits[0]
 
 
-def is_named(word: str, identity: str) -> bool:
+def _is_named(word: str, identity: str) -> bool:
     """Whether a word of CUDA_VISIBLE_DEVICES means this GPU or MIG instance."""
     return word.startswith(("GPU-", "MIG-")) and identity.startswith(word)

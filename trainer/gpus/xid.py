@@ -37,8 +37,8 @@ class XidCounter:
         self._events = nvml.nvmlEventSetCreate()
 
     def watch(self, handle: Any, uuid: str) -> None:
-        """From now on count this GPU's. Raises what the library raises."""
-        if self._events is None:
+        """From now on count this GPU's, once. Raises what the library raises."""
+        if self._events is None or _address(handle) in self._watched:
             return
         self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
         self._watched[_address(handle)] = uuid
