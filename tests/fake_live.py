@@ -3,6 +3,8 @@
 import threading
 from typing import Any
 
+from trainer.gpus.device import Allocated, Device, GpuReading
+
 STARTED_AT = "2026-11-30T10:21:03+00:00"
 STARTED = 1796034063.0
 NOW = STARTED + 745.0
@@ -15,7 +17,6 @@ class FakeLive:
         self.changed = changed
         self.told: list[tuple[str, dict[str, Any]]] = []
         self.record = self.recorder = self
-        self.newest = object()
         self.ticks = 0
         self.asked = 0
         self._changed = threading.Condition()
@@ -93,22 +94,24 @@ def sample_status(**changed: Any) -> dict[str, Any]:
             "lost_device_hours": 0.012,
         },
         "devices": [
-            {
-                "index": 0,
-                "name": "NVIDIA H200",
-                "kernel_active_ratio": 0.9,
-                "memory_used_bytes": 81_000_000_000,
-                "memory_total_bytes": 150_000_000_000,
-                "power_watts": 412.3,
-                "temperature_celsius": 51.0,
-            }
+            Device(
+                index=0,
+                name="NVIDIA H200",
+                kernel_active_ratio=0.9,
+                memory_used_bytes=81_000_000_000,
+                memory_total_bytes=150_000_000_000,
+                power_watts=412.3,
+                temperature_celsius=51.0,
+                throttle_reasons=("power_cap",),
+                allocator=Allocated(allocated_bytes=10, reserved_bytes=20, peak_bytes=15, retries=0, out_of_memory=0),
+            ).shown()
         ],
         "process": {"cpu_cores": 1.9, "memory_bytes": 2_147_483_648},
         "checkpoint": {"step": 1000, "path": "runs/demo-x9f2/checkpoints/step-000001000", "age_seconds": 190.0},
         "last_error": None,
         "warnings": ["3 conversations were dropped: the chat template refused them"],
         "watching": {"seconds": 2.3, "ratio": 0.0031},
-        "gpu_sampler": {"up": True, "reason": None},
+        "gpu_sampler": GpuReading((), True, "", "nvml", "580.65.06", at=0.0).shown(0.4),
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
     } | changed
 

@@ -48,7 +48,7 @@ def slowest_answer(served: Served, times: int = 10) -> float:
     slowest = 0.0
     for _ in range(times):
         began = time.monotonic()
-        assert httpx.get(f"{served.server.address}/healthz", trust_env=False, timeout=SERVER_SECONDS).text == "ok\n"
+        assert served.send(GET[:-2] + b"Connection: close\r\n\r\n").endswith(b"ok\n")
         slowest = max(slowest, time.monotonic() - began)
     return slowest
 

@@ -11,7 +11,7 @@ import pytest
 
 from tests.fake_live import FakeLive
 from tests.served import Served
-from trainer import control_routes
+from trainer import control_routes, doorway
 from trainer.control_routes import AT_ONCE, MOST_REASON, WRONG_AT_ONCE, read_reason
 from trainer.metrics import CONTROL_ACTIONS
 
@@ -24,6 +24,25 @@ PATHS = {f"/control/{action}" for action in CONTROL_ACTIONS}
 def served() -> Iterator[Served]:
     with Served(token=TOKEN, allow_hosts=("trainer",)) as served:
         yield served
+
+
+@pytest.fixture(scope="module")
+def patient() -> Iterator[Served]:
+    with pytest.MonkeyPatch.context() as patch:
+        for module, name in ((doorway, "READS_AT_ONCE"), (control_routes, "AT_ONCE"), (control_routes, "WRONG_AT_ONCE")):
+            patch.setattr(module, name, 10**9)
+        served = Served(token=TOKEN, allow_hosts=("trainer",))
+        served.app.middleware_stack = served.app.build_middleware_stack()  # else at its first request, when the limits are back
+    with served:
+        yield served
+
+
+@pytest.fixture
+def untouched(patient: Served) -> Iterator[Served]:
+    """One server, without limits, for all tests in which nobody gets through."""
+    patient.refused.clear()
+    yield patient
+    assert is_untouched(patient)
 
 
 def post(served: Served, action: str, *, token: bool = True, content: bytes = b"", **headers: str) -> httpx.Response:
@@ -89,21 +108,19 @@ WRONG: dict[str, dict[str, str]] = {
 
 @pytest.mark.parametrize("case", WRONG)
 @pytest.mark.parametrize("content", [b"", b"no JSON", b'{"reason": "x"}'])
-def test_who_has_not_is_told_how_and_nothing_else(served: Served, case: str, content: bytes) -> None:
-    answer = post(served, "stop", token=False, content=content, **WRONG[case])
+def test_who_has_not_is_told_how_and_nothing_else(untouched: Served, case: str, content: bytes) -> None:
+    answer = post(untouched, "stop", token=False, content=content, **WRONG[case])
     assert answer.status_code == 401
     assert answer.headers["www-authenticate"] == 'Bearer realm="draftscope"'
     assert answer.text == "send the token of --watch.token-file in one header, Authorization: Bearer TOKEN\n"
-    assert served.refused == ["token"]
-    assert is_untouched(served)
+    assert untouched.refused == ["token"]
 
 
-def test_a_token_in_the_address_or_twice_does_not_count(served: Served) -> None:
+def test_a_token_in_the_address_or_twice_does_not_count(untouched: Served) -> None:
     for query in (f"token={TOKEN.decode()}", f"access_token={TOKEN.decode()}", f"authorization=Bearer%20{TOKEN.decode()}"):
-        assert served.client.post(f"/control/stop?{query}").status_code == 401
+        assert untouched.client.post(f"/control/stop?{query}").status_code == 401
     twice = [("authorization", RIGHT["authorization"])] * 2
-    assert served.client.post("/control/stop", headers=twice).status_code == 401
-    assert is_untouched(served)
+    assert untouched.client.post("/control/stop", headers=twice).status_code == 401
 
 
 ELSEWHERE: list[dict[str, str]] = [
@@ -112,17 +129,17 @@ ELSEWHERE: list[dict[str, str]] = [
         for origin in ("http://evil.example", "null", "http://localhost:8400", "http://localhost", "", "localhost")
     ),
     *({"sec_fetch_site": site} for site in ("cross-site", "same-site", "none", "", "other")),
+    *({"origin": origin} for origin in ("http://[", "http://localhost:9400/x", "http://me@localhost:9400", "localhost:9400")),
     {"origin": "http://evil.example", "sec_fetch_site": "same-origin"},
 ]
 
 
 @pytest.mark.parametrize("headers", ELSEWHERE)
 @pytest.mark.parametrize("token", [True, False])
-def test_pages_of_other_sites_are_refused_token_or_not(served: Served, headers: dict[str, str], token: bool) -> None:
-    answer = post(served, "stop", token=token, host="localhost:9400", **headers)
+def test_pages_of_other_sites_are_refused_token_or_not(untouched: Served, headers: dict[str, str], token: bool) -> None:
+    answer = post(untouched, "stop", token=token, host="localhost:9400", **headers)
     assert (answer.status_code, answer.text.count("\n")) == (403, 1)
-    assert served.refused == ["origin"]
-    assert is_untouched(served)
+    assert untouched.refused == ["origin"]
 
 
 def test_its_own_pages_are_not(served: Served) -> None:
@@ -135,35 +152,31 @@ ASIDE = ["/x/../control/stop", "/./control/stop", "//control/stop", "/control//s
 
 
 @pytest.mark.parametrize("path", [*ASIDE, "/control/stop;x", "/%2e%2e/control/stop", "/x/%2e%2e/control/stop"])
-def test_no_other_path_leads_there(served: Served, path: str) -> None:
+def test_no_other_path_leads_there(untouched: Served, path: str) -> None:
     for token in (b"", b"Authorization: Bearer " + TOKEN + b"\r\n"):
         head = b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
-        assert served.send(head + token + b"\r\n").startswith(b"HTTP/1.1 404 ")
-    assert is_untouched(served)
+        assert untouched.send(head + token + b"\r\n").startswith(b"HTTP/1.1 404 ")
 
 
 @pytest.mark.parametrize("path", ["/control/stop", "/control%2Fstop", "/%63ontrol/stop", "/control/sto%70"])
-def test_however_it_is_spelt_the_token_is_asked_for(served: Served, path: str) -> None:
+def test_however_it_is_spelt_the_token_is_asked_for(untouched: Served, path: str) -> None:
     head = b"POST " + path.encode() + b" HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-    assert served.send(head).startswith(b"HTTP/1.1 401 ")
-    assert is_untouched(served)
+    assert untouched.send(head).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "STOP", "post"])
-def test_no_other_method_does(served: Served, method: str) -> None:
+def test_no_other_method_does(untouched: Served, method: str) -> None:
     head = method.encode() + b" /control/stop HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nAuthorization: Bearer " + TOKEN
-    answer = served.send(head + b"\r\nX-HTTP-Method-Override: POST\r\nX-HTTP-Method: POST\r\n\r\n")
+    answer = untouched.send(head + b"\r\nX-HTTP-Method-Override: POST\r\nX-HTTP-Method: POST\r\n\r\n")
     assert answer.startswith(b"HTTP/1.1 405 ")
     assert b"\r\nallow: POST\r\n" in answer
     assert TOKEN not in answer, "TRACE least of all"
-    assert is_untouched(served)
 
 
-def test_methods_of_what_reads_cannot_be_overridden_either(served: Served) -> None:
-    for method in ("HEAD", "TRACE", "OPTIONS", "POST"):
-        assert served.client.request(method, "/status").status_code == 405
-    assert served.client.get("/control/stop?_method=POST", headers=RIGHT).status_code == 405
-    assert is_untouched(served)
+def test_methods_of_what_reads_cannot_be_overridden_either(untouched: Served) -> None:
+    for method in ("TRACE", "OPTIONS", "POST"):
+        assert untouched.client.request(method, "/status").status_code == 405
+    assert untouched.client.get("/control/stop?_method=POST", headers=RIGHT).status_code == 405
 
 
 def test_too_many_wrong_tokens_and_even_the_right_one_has_to_wait(served: Served) -> None:
@@ -198,10 +211,9 @@ NO_BODIES = [
 
 
 @pytest.mark.parametrize("content", NO_BODIES)
-def test_a_body_that_is_none_is_a_sentence(served: Served, content: bytes) -> None:
-    answer = post(served, "stop", content=content)
+def test_a_body_that_is_none_is_a_sentence(untouched: Served, content: bytes) -> None:
+    answer = post(untouched, "stop", content=content)
     assert (answer.status_code, answer.text.split(" as in")[0]) == (400, "the body must be JSON")
-    assert is_untouched(served)
 
 
 @pytest.mark.parametrize(

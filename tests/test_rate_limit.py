@@ -50,6 +50,7 @@ def test_memory_is_bounded_and_the_busy_are_not_forgotten(monkeypatch: pytest.Mo
         ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
         ("fe80::1%eth0", "fe80::/64"),
         ("::ffff:10.0.0.1", "10.0.0.1"),
+        *((address, "localhost") for address in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.2")),
         ("", ""),
         ("testclient", "testclient"),
     ],

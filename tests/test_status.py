@@ -1,3 +1,4 @@
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ def served() -> Iterator[Served]:
 def test_status_is_json_of_everything_known(served):
     answer = served.get("/status")
     assert answer.headers["content-type"] == "application/json"
-    assert answer.json() == sample_status()
+    assert answer.json() == json.loads(json.dumps(sample_status()))
 
 
 def test_status_as_text(served):
@@ -69,7 +70,8 @@ def test_the_index_and_the_schema_list_the_routes(served):
             "not ready: the run is stalled: The target is stuck.",
         ),
         ({"state": "failed", "last_error": "boom"}, False, "not ready: the run has failed: boom"),
-        ({"state": "finished", "verdict": None}, False, "not ready: the run is finished"),
+        ({"state": "finished"}, False, "not ready: the run is finished"),
+        ({"state": "stalled", "verdict": None}, False, "not ready: the run is stalled"),
     ],
 )
 def test_readiness(changed, ready, sentence):
@@ -89,7 +91,8 @@ def test_the_cost_of_answers_is_told():
     with Served(spent=spent.append) as served:
         served.get("/status")
         served.get("/metrics")
-    assert len(spent) == 2
+        served.get("/readyz")
+    assert len(spent) == 3
     assert all(0 < seconds < 1 for seconds in spent)
 
 

@@ -78,8 +78,11 @@ def test_a_tick_stays_small():
     nasty = "x" * 10_000
     status = sample_status(warnings=[nasty] * 1000, last_error=nasty, phase=nasty)
     status["acceptance"]["position_accuracy"] = [0.123456789] * 1000
-    status["devices"] *= 1000
+    status["gpu_sampler"] |= {"reason": nasty, "notes": [nasty] * 1000}
+    [device] = status["devices"]
+    status["devices"] = [{key: 0.12345678901234567 if value is None else value for key, value in device.items()}] * 1000
     assert len(json.dumps(compact(status))) < 50_000
+    assert len(compact(status)["devices"]) == 16, "as many as the largest machines have"
     newest = compact(sample_status(warnings=[str(number) for number in range(100)]))["warnings"]
     assert newest[-1] == "99"
 

@@ -272,6 +272,18 @@ def test_only_what_is_served_with_a_token_can_be_controlled(run: Run, tmp_path: 
             watch.finish("Done.")
 
 
+def test_it_answers_to_the_address_that_it_tells(run: Run, tmp_path: Path) -> None:
+    config = WatchConfig(host="0.0.0.0", port=0, console="off", token_file=str(tmp_path / "token"), allow_hosts=("proxy",))
+    with listening(config) as server, Watch(run, config, server) as watch:
+        port = str(server.address).rpartition(":")[2]
+        codes = {
+            host: httpx.get(f"http://127.0.0.1:{port}/healthz", headers={"host": host}, trust_env=False).status_code
+            for host in (f"0.0.0.0:{port}", "proxy", "10.0.0.1")
+        }
+        watch.finish("Done.")
+    assert codes == {f"0.0.0.0:{port}": 200, "proxy": 200, "10.0.0.1": 400}
+
+
 def test_nothing_served_needs_no_token(tmp_path: Path) -> None:
     with listening(WatchConfig(port=-1, token_file=str(tmp_path / "token"))) as server:
         assert server.token is None
@@ -308,7 +320,9 @@ def lingered(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 LINGERING = WatchConfig(port=0, console="off", linger_seconds=60)
 
 
-def test_an_ended_run_lingers_and_a_stopped_one_does_not(run: Run, lingered: list[float], caplog: pytest.LogCaptureFixture) -> None:
+def test_an_ended_run_lingers_and_a_stopped_one_until_it_was_seen(
+    run: Run, lingered: list[float], caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "trainer")
     for stopped in (False, True):
         control = Control()
@@ -316,8 +330,8 @@ def test_an_ended_run_lingers_and_a_stopped_one_does_not(run: Run, lingered: lis
             watch.finish("Done.")
             if stopped:
                 control.stop()
-    assert lingered == [60.0, 0.0]
-    assert log_of(run).count("Still answering at http://127.0.0.1:") == 1
+    assert lingered == [60.0, 12.0]
+    assert log_of(run).count("Still answering at http://127.0.0.1:") == 2
 
 
 def test_what_serves_nothing_has_nothing_to_linger_for(run: Run, lingered: list[float]) -> None:

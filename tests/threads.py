@@ -42,11 +42,11 @@ class Worker(threading.Thread):
         return self.result
 
 
-def eventually(condition: Callable[[], bool], within: float = 5.0) -> None:
+def eventually(condition: Callable[[], bool], within: float = 5.0, every: float = 0.001) -> None:
     deadline = time.monotonic() + within
     while not condition():
         assert time.monotonic() < deadline, "did not come true"
-        time.sleep(0.001)
+        time.sleep(every)
 
 
 @contextmanager

@@ -204,7 +204,7 @@ class WatchConfig:
     """A live display, plain lines, or nothing; `auto` shows it on terminals."""
 
     def __post_init__(self) -> None:
-        guarded = _is_loopback(self.host) or (_is_address(self.host) and self.token_file is not None)
+        guarded = is_loopback(self.host) or (_is_address(self.host) and self.token_file is not None)
         require(guarded, "watch.host", "a loopback address such as 127.0.0.1, or any of yours with --watch.token-file", self.host)
         require(-1 <= self.port <= 65535, "watch.port", "from -1 to 65535", self.port)
         require(0.05 <= self.sample_seconds <= 60, "watch.sample_seconds", "from 0.05 to 60", self.sample_seconds)
@@ -284,7 +284,8 @@ def _is_address(host: str) -> bool:
         return False
 
 
-def _is_loopback(host: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Whether a name or an address is always this machine itself."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from trainer import metrics
-from trainer.moments import Stepped
 from trainer.record import RunRecord
 from trainer.recorder import Recorder
 from trainer.wording import duration
@@ -36,9 +35,6 @@ class ControlledRun(Protocol):
 
     @property
     def step(self) -> int: ...
-
-    @property
-    def newest(self) -> Stepped | None: ...
 
     def set_state(self, state: str) -> None: ...
 
@@ -95,8 +91,10 @@ class Control:
         match action:
             case "stop" if self.is_stopping():
                 return Answer(200, "It is stopping already.")
+            case "stop" if over:
+                return Answer(202, f"The run has {run.state}; now the trainer ends.")
             case "stop":
-                return Answer(202, "It answers no longer." if over else "The run stops once the step under way is done.")
+                return Answer(202, "The run stops once the step under way is done.")
             case _ if over or run.state == "finishing":
                 return Answer(
                     409, f"The run {'is' if run.state == 'finishing' else 'has'} {run.state}: there is nothing to {action}."
@@ -135,20 +133,23 @@ class Control:
 
     def takes_checkpoint(self) -> bool:
         """Whether a checkpoint was asked for since this was asked last."""
-        wanted, self._checkpoint = self._checkpoint, False
-        return wanted
+        if not self._checkpoint:  # looked at once: what is asked for in between must not be taken back
+            return False
+        self._checkpoint = False
+        return True
 
     def wants_pause(self) -> bool:
         return self._pause and not self.is_stopping()
 
     def rests(self, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Wait while the run is paused. True means: write a checkpoint and come again; False: go on."""
-        while self.wants_pause() and not give_up():
-            if self.takes_checkpoint():
+        while True:
+            if self.takes_checkpoint():  # first: whoever asks for one and then to go on was promised it of this step
                 return True
+            if not self.wants_pause() or give_up():
+                return False
             self._woken.wait(_GLANCE_SECONDS)
             self._woken.clear()
-        return False
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
@@ -163,7 +164,7 @@ class Control:
         try:
             yield
         finally:
-            run.set_state("running" if run.newest else "starting")
+            run.set_state("running")
             seconds = time.monotonic() - began
             message = f"The pause of {duration(seconds)} is over."
             self._tell(run, "unpaused", message, self._resume_reason, seconds=round(seconds, 3))
@@ -173,9 +174,9 @@ class Control:
         run.record.event(event, message, run.step, reason=reason, **fields)
 
     def linger(self, seconds: float) -> None:
-        """Wait for so long after the run's end, unless it was or is told to stop."""
+        """Wait for so long after the run's end; a run that was not stopped yet ends that by being told to."""
         self.is_lingering = True
-        until = time.monotonic() + seconds
-        while not self.is_stopping() and (left := until - time.monotonic()) > 0:
+        stopped, until = self.is_stopping(), time.monotonic() + seconds
+        while (stopped or not self.is_stopping()) and (left := until - time.monotonic()) > 0:
             self._woken.wait(min(left, _GLANCE_SECONDS))
             self._woken.clear()

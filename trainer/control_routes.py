@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal, Protocol
-from urllib.parse import urlsplit
+from typing import Any, Literal
 
 import orjson
 from fastapi import APIRouter, Request, Response, Security
@@ -13,7 +12,7 @@ from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainer.bearer import is_bearer
-from trainer.control import Answer, Control
+from trainer.control import Answer, Control, ControlledRun
 from trainer.doorway import Refused, address_of, only, too_many
 from trainer.metrics import CONTROL_ACTIONS
 from trainer.rate_limit import RateLimit
@@ -24,16 +23,6 @@ WRONG_PER_SECOND, WRONG_AT_ONCE = 1 / 12, 5
 MOST_REASON = 300
 
 _SENTENCE = {"text/plain": {"schema": {"type": "string"}}}
-
-
-class Standing(Protocol):
-    """How the run stands; `trainer.live.Live` tells."""
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def step(self) -> int: ...
 
 
 class Wish(BaseModel):
@@ -80,7 +69,7 @@ class Gate:
         return None
 
 
-def control_routes(control: Control, run: Standing, token: bytes, refused: Refused) -> APIRouter:
+def control_routes(control: Control, run: ControlledRun, token: bytes, refused: Refused) -> APIRouter:
     """The routes, for a run whose token is `token`."""
     router = APIRouter(prefix="/control", tags=["control"])
     gate = Gate(token, refused)
@@ -104,7 +93,7 @@ def control_routes(control: Control, run: Standing, token: bytes, refused: Refus
     return router
 
 
-def _endpoint(action: str, gate: Gate, control: Control, run: Standing) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(action: str, gate: Gate, control: Control, run: ControlledRun) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         refusal = gate.refusal(request)
         if refusal is not None:
@@ -118,7 +107,7 @@ def _endpoint(action: str, gate: Gate, control: Control, run: Standing) -> Calla
     return endpoint
 
 
-def _told(action: str, answer: Answer, run: Standing) -> Response:
+def _told(action: str, answer: Answer, run: ControlledRun) -> Response:
     if answer.status == 409:
         return PlainTextResponse(answer.message + "\n", 409)
     content: dict[str, Any] = {"action": action, "accepted": True, "message": answer.message, "state": run.state, "step": run.step}
@@ -138,7 +127,6 @@ def read_reason(body: bytes) -> str | None:
 
 def _is_from_elsewhere(request: Request) -> bool:
     """Whether a browser sent it for a page that is not this server's own. What is no browser sends neither header."""
-    site, origins = only(request.scope, b"sec-fetch-site"), request.headers.getlist("origin")
-    if "sec-fetch-site" in request.headers and site != "same-origin":
-        return True
-    return any(urlsplit(origin).netloc.lower() != request.headers.get("host", "").lower() for origin in origins)
+    sites, origins = request.headers.getlist("sec-fetch-site"), request.headers.getlist("origin")
+    own = request.headers.get("host", "").lower()
+    return any(site != "same-origin" for site in sites) or any(origin.lower().partition("://")[2] != own for origin in origins)

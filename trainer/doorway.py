@@ -5,8 +5,8 @@ The Host allow-list stops DNS rebinding, by which a web page reads a loopback po
 
 from __future__ import annotations
 
-import ipaddress
 import logging
+import math
 import re
 from collections.abc import Callable, Iterable
 
@@ -14,6 +14,7 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import PlainTextResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from trainer.config import is_loopback
 from trainer.rate_limit import RateLimit
 from trainer.redact import redact
 
@@ -23,7 +24,7 @@ Refused = Callable[[str], None]
 """Is told why a request was refused, as in HTTP_REFUSALS."""
 
 MOST_BODY_BYTES = 4096
-READS_PER_SECOND, READS_AT_ONCE = 50.0, 100
+READS_PER_SECOND, READS_AT_ONCE = 20.0, 100
 SAFE_HEADERS = {
     "cache-control": "no-store",
     "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
@@ -51,6 +52,8 @@ class Doorway:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
+        if scope["method"] == "HEAD" and scope["path"] != "/events":  # as GET; the server leaves the body out
+            scope = {**scope, "method": "GET"}
         started, got = False, 0
 
         async def send_safely(message: Message) -> None:
@@ -98,7 +101,7 @@ class Doorway:
     def _is_allowed(self, host: str) -> bool:
         match = _HOST.fullmatch(host)
         name = (match["six"] or match["name"]).lower() if match else ""
-        return name in self._hosts or name == "localhost" or _is_loopback(name)
+        return name in self._hosts or is_loopback(name)
 
     def _excuse(self, scope: Scope, error: Exception) -> Response:
         if isinstance(error, _TooLargeError):
@@ -119,7 +122,7 @@ class Doorway:
 
 def too_many(seconds: float, what: str) -> Response:
     """The refusal of a client that has to wait."""
-    wait = max(1, round(seconds + 0.5))
+    wait = math.ceil(seconds)
     return PlainTextResponse(f"{what} from one address, which is the limit; wait {wait} s\n", 429, {"retry-after": str(wait)})
 
 
@@ -145,11 +148,4 @@ def only(scope: Scope, name: bytes) -> str:
 
 def _is_loaded_by_another_site(scope: Scope) -> bool:
     """As browsers say it of themselves. It could not read the answer; this is so that it does not use up what others may ask."""
-    return only(scope, b"sec-fetch-site") in ("cross-site", "same-site") and only(scope, b"sec-fetch-mode") != "navigate"
-
-
-def _is_loopback(name: str) -> bool:
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
+    return only(scope, b"sec-fetch-site") in ("cross-site", "same-site") and only(scope, b"sec-fetch-dest") != "document"

@@ -39,12 +39,13 @@ class RateLimit:
 
 
 def client_of(address: str) -> str:
-    """Who an address belongs to: an IPv6 network of 64 bits is one client, since its owner has all of its addresses."""
+    """Who an address belongs to: an IPv6 network of 64 bits is one client, and so is this machine, whichever addresses it uses."""
     try:
         known = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return address
     if isinstance(known, ipaddress.IPv6Address):
-        mapped = known.ipv4_mapped
-        return str(mapped or ipaddress.ip_network((known, 64), strict=False))
-    return str(known)
+        known = known.ipv4_mapped or known
+    if known.is_loopback:
+        return "localhost"
+    return str(ipaddress.ip_network((known, 64), strict=False) if known.version == 6 else known)

@@ -16,8 +16,8 @@ from fastapi import FastAPI, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse, StreamingResponse
 from starlette.exceptions import HTTPException
 
-from trainer.control import Control
-from trainer.control_routes import Standing, control_routes
+from trainer.control import Control, ControlledRun
+from trainer.control_routes import control_routes
 from trainer.doorway import Doorway, Refused
 from trainer.redact import redact, redact_all
 from trainer.status_schema import EVENTS, METRICS, SENTENCE, STATUS
@@ -75,7 +75,7 @@ def create_app(
     app.state.refused, app.state.routes = refused, ROUTES
     app.add_middleware(Doorway, hosts=allow_hosts, refused=refused)
     app.add_exception_handler(HTTPException, _refuse)
-    _add_signs_of_life(app, live)
+    _add_signs_of_life(app, live, spent)
     scrubbed = _ScrubbedRun(live)
     app.state.ticks = Ticks(scrubbed, spent)
 
@@ -98,13 +98,13 @@ def create_app(
     return app
 
 
-def add_control(app: FastAPI, control: Control, run: Standing, token: bytes) -> None:
+def add_control(app: FastAPI, control: Control, run: ControlledRun, token: bytes) -> None:
     """From now on whoever has `token` may control the run."""
     app.include_router(control_routes(control, run, token, app.state.refused))
     app.state.routes += CONTROL_ROUTES
 
 
-def _add_signs_of_life(app: FastAPI, live: LiveRun) -> None:
+def _add_signs_of_life(app: FastAPI, live: LiveRun, spent: Spent) -> None:
     @app.get("/", response_class=PlainTextResponse)
     async def index() -> str:
         return str(app.state.routes)
@@ -115,7 +115,8 @@ def _add_signs_of_life(app: FastAPI, live: LiveRun) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"description": "Not ready", "content": SENTENCE}})
     def readyz() -> Response:
-        ready, sentence = readiness(live.status())
+        with _cpu_time(spent):
+            ready, sentence = readiness(live.status())
         return PlainTextResponse(redact(sentence) + "\n", 200 if ready else 503)
 
 
@@ -124,12 +125,12 @@ def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
     state = status.get("state") or "unknown"
     if state in _READY_STATES:
         return True, f"ready: the run is {state}"
-    if state == "starting":
-        reason = status.get("phase")
-    elif state == "failed":
-        reason = status.get("last_error")
-    else:
-        reason = (status.get("verdict") or {}).get("sentence")
+    reasons = {
+        "starting": status.get("phase"),
+        "stalled": (status.get("verdict") or {}).get("sentence"),
+        "failed": status.get("last_error"),
+    }
+    reason = reasons.get(state)
     return False, f"not ready: the run {'has' if state == 'failed' else 'is'} {state}" + (f": {reason}" if reason else "")
 
 

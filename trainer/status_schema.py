@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
-from trainer.metrics import RUN_STATES, VERDICT_STATES
+from trainer.gpus.device import Allocated, Device
+from trainer.metrics import GPU_BACKENDS, GPU_THROTTLE_REASONS, RUN_STATES, VERDICT_STATES
+from trainer.moments import Rates
 
 Responses = dict[int | str, dict[str, Any]]
 
@@ -54,6 +57,24 @@ _ACCEPTANCE = _object(
     measured_by_position=_list(_or_null(_FIGURE)),
     held_out_estimated_length=_or_null(_FIGURE),
 )
+_DEVICE_WORDS = {
+    "index": _COUNT,
+    "name": _TEXT,
+    "uuid": _TEXT,
+    "stages": _list(_TEXT),
+    "throttle_reasons": _or_null(_list({"enum": list(GPU_THROTTLE_REASONS)})),
+    "allocator": _or_null(_object(**{field.name: _COUNT for field in fields(Allocated)})),
+}
+_DEVICE = _object(**{name: _DEVICE_WORDS.get(name, _or_null({"type": "number"})) for name in Device(index=0, name="").shown()})
+_GPU_SAMPLER = _object(
+    up={"type": "boolean"},
+    reason=_TEXT,
+    notes=_list(_TEXT),
+    backend={"enum": list(GPU_BACKENDS)},
+    driver=_TEXT,
+    age_seconds=_or_null({"type": "number"}),
+    errors=_COUNT,
+)
 STATUS_SCHEMA = _object(
     run=_object(id=_or_null(_TEXT), name=_or_null(_TEXT), started_at=_or_null(_TEXT), command=_or_null(_list(_TEXT))),
     state={"enum": list(RUN_STATES)},
@@ -66,19 +87,19 @@ STATUS_SCHEMA = _object(
     loss=_or_null(_FIGURE),
     learning_rate=_or_null(_FIGURE),
     grad_norm=_or_null(_FIGURE),
-    rates={"type": "object", "additionalProperties": _or_null({"type": "number"})},
+    rates=_object(**dict.fromkeys(Rates().shown(), _or_null({"type": "number"}))),
     acceptance=_ACCEPTANCE,
     stages=_list(_STAGE),
     queues=_list(_QUEUE),
     verdict=_VERDICT,
-    devices=_list({"type": "object"}),
-    process={"type": "object"},
+    devices=_list(_DEVICE),
+    process=_object(cpu_cores=_or_null({"type": "number"}), memory_bytes=_or_null(_COUNT)),
     checkpoint=_object(step=_or_null(_COUNT), path=_or_null(_TEXT), age_seconds=_or_null({"type": "number"})),
     last_error=_or_null(_TEXT),
     warnings=_list(_TEXT),
     watching=_object(seconds={"type": "number"}, ratio={"type": "number"}),
-    gpu_sampler={"type": "object"},
-    versions={"type": "object"},
+    gpu_sampler=_GPU_SAMPLER,
+    versions={"type": "object", "additionalProperties": _TEXT},
 )
 
 SENTENCE: dict[str, Any] = {"text/plain": {"schema": _TEXT}}

@@ -15,7 +15,9 @@ from starlette.types import Receive, Scope, Send
 STREAMS = 16
 _HEARTBEAT_SECONDS = 10.0
 _WAIT_SECONDS = 0.5  # how soon a stream notices that the server stops
-_WARNINGS, _ITEMS, _CHARACTERS = 8, 64, 300  # bounds of a message, far below 50 KB together
+# Bounds of a message, below 50 KB together: of every list, those that are not long by nature, and every text.
+_ITEMS, _CHARACTERS = 64, 300
+_SHORTER = {"warnings": slice(-8, None), "notes": slice(16), "devices": slice(16)}
 _LEFT_OUT = ("versions", "command")
 
 
@@ -99,7 +101,7 @@ def compact(value: Any) -> Any:
     """A status with bounded texts and lists, without `versions` and `command`."""
     if isinstance(value, dict):
         kept = {key: inner for key, inner in value.items() if key not in _LEFT_OUT}
-        return {key: compact(inner[-_WARNINGS:] if key == "warnings" else inner) for key, inner in kept.items()}
+        return {key: compact(inner[_SHORTER[key]] if key in _SHORTER else inner) for key, inner in kept.items()}
     if isinstance(value, list | tuple):
         return [compact(inner) for inner in value[:_ITEMS]]
     return value[:_CHARACTERS] if isinstance(value, str) else value

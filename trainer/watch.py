@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import FrameType, TracebackType
+from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
@@ -39,6 +40,8 @@ from trainer.wording import duration
 
 log = logging.getLogger("trainer")
 
+# Two scrapes of the stack's Prometheus: unseen, a stop would be taken for a crash.
+STOPPED_LINGER_SECONDS = 12.0
 SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
 
 
@@ -78,9 +81,9 @@ class Watch:
         self._recorder.read_from(lambda: log_readings(self._logged.warnings, self._logged.errors))
         self._handlers: list[logging.Handler] = [self._logged, self._console.log_handler()]
         self._announcement = _announcement(config, run, server)
-        self._allow_hosts = config.allow_hosts
-        if self._announcement and self._announcement.target:  # Prometheus asks for it by this name
-            self._allow_hosts = (*self._allow_hosts, self._announcement.target)
+        # Its own address, and the name by which Prometheus asks for it: what is told of it must lead to it.
+        own = (urlsplit(server.address or "").netloc, self._announcement.target if self._announcement else None)
+        self._allow_hosts = (*config.allow_hosts, *filter(None, own))
         self._trackers = Trackers(run.folder, trackers, self._recorder, self.live.warn)
         self._stages: Stages | None = None
         self._last_words = ""
@@ -142,9 +145,9 @@ class Watch:
         self._server.start(app)
 
     def _say_whether_it_lingers(self) -> float:
-        """Seconds for which the ended run still answers; none where it was told to stop: who told it knows how it ended."""
-        seconds = self._linger_seconds
-        if not seconds or self._server.address is None or self._control.is_stopping():
+        """Seconds for which the ended run still answers; fewer where it was told to stop: somebody waits for its end."""
+        seconds = min(self._linger_seconds, STOPPED_LINGER_SECONDS) if self._control.is_stopping() else self._linger_seconds
+        if not seconds or self._server.address is None:
             return 0.0
         log.info("Still answering at %s for %s; Ctrl-C ends it.", on_this_machine(self._server.address), duration(seconds))
         return seconds
@@ -173,7 +176,7 @@ def _announcement(config: WatchConfig, run: Run, server: StatusServer) -> Announ
 
 @contextlib.contextmanager
 def listening(config: WatchConfig) -> Iterator[StatusServer]:
-    """The status server's port, taken before anything else is done, and the token that controls the run, if one is wanted.
+    """The status server's port, taken before anything is made, and the token that controls the run, if one is wanted.
 
     Raises `ConfigError` where the port is in use or the token cannot be read.
     """
