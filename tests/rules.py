@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -35,6 +36,16 @@ def rules(kind: str) -> list[dict[str, Any]]:
 
 ALERTS = rules("alert")
 RECORDED = rules("record")
+
+
+def narrowed(path: Path, folder: Path) -> Path:
+    """A copy in `folder` of a file of tests that loads only the alerts it names: to evaluate them all takes four times as long."""
+    named = set(re.findall(r"Draftscope\w+", path.read_text(encoding="utf-8")))
+    kept = [rule for rule in ALERTS if rule["alert"] in named]
+    (folder / "alerts.yml").write_text(json.dumps({"groups": [{"name": "kept", "rules": kept}]}))  # JSON is YAML
+    copy = folder / path.name
+    copy.write_text(json.dumps({**read(path), "rule_files": ["alerts.yml"]}))
+    return copy
 
 
 def selectors(expr: str) -> list[Selector]:

@@ -43,8 +43,10 @@ def test_promtool_accepts_the_rules(tool):
 
 
 @pytest.mark.parametrize("path", rules.TEST_FILES, ids=lambda path: path.stem)
-def test_the_rules_do_what_their_tests_say(tool, path):
-    tested = subprocess.run([tool, "test", "rules", path], capture_output=True, text=True, timeout=120)
+def test_the_rules_do_what_their_tests_say(tool, path, tmp_path):
+    whole = rules.read(path)["rule_files"] != ["../alerts.yml"] or path.stem == "hours"  # which says that nothing else fires
+    asked = path if whole else rules.narrowed(path, tmp_path)
+    tested = subprocess.run([tool, "test", "rules", asked], capture_output=True, text=True, timeout=120)
     assert tested.returncode == 0, tested.stdout + tested.stderr
 
 
