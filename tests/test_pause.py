@@ -80,7 +80,7 @@ def pause(bench: Bench, seconds: int) -> None:
 def test_a_pause_is_in_no_rate_no_share_and_no_lost_time(bench: Bench) -> None:
     bench.run(20)
     lost = bench.live.status()["verdict"]["lost_device_hours"]
-    pause(bench, 1000)
+    pause(bench, 100)
     paused = bench.live.status()
     assert paused["rates"]["steps_per_second"] is None
     bench.run(10, busy=0.5)
@@ -110,7 +110,7 @@ def test_a_pause_in_a_resumed_run(bench: Bench) -> None:
     bench.live.began(step=100, context_tokens=100_000, draft_tokens=8_000)
     for step in range(101, 120):
         if step == 110:
-            pause(bench, 1000)
+            pause(bench, 100)
         bench.clock.now += 1
         bench.live.stepped(replace(STEP, step=step, context_tokens=1000 * step, draft_tokens=80 * step, step_seconds=1.0))
         bench.sampler.tick()

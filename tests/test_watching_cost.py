@@ -1,6 +1,7 @@
 """What watching costs the drafter's thread at each step: no file, no socket, no waiting, and little more than five gauges."""
 
 import logging
+import re
 import subprocess
 import sys
 import threading
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
+from tests.benchmarks import throughput
 from tests.recorded import facts_of
 from tests.sources import ROOT
 from tests.threads import Worker
@@ -157,7 +159,17 @@ def test_the_benchmark_of_a_call_runs() -> None:
 
 @pytest.mark.slow
 def test_the_benchmark_of_throughput_runs() -> None:
-    ran = benchmark("throughput", "--steps", "12", "--rounds", "1", "--trackers", "tensorboard")
+    ran = benchmark("throughput", "--pairs", "1", "--seconds", "1", "--trackers", "tensorboard")
     assert ran.returncode in (0, 1), ran.stderr
-    assert ran.stdout.count("ratios") == 1
+    assert ran.stdout.count("; ratios ") == 1
     assert "Throughput with everything on, against everything off: " in ran.stdout
+    (shares,) = re.findall(r"^The threads that watch took ([\d.]+)% of a core, .* booked ([\d.]+)%\.$", ran.stdout, re.MULTILINE)
+    assert min(map(float, shares)) > 0, "the watched turns are watched"
+
+
+def test_the_benchmark_says_kept_only_where_it_is_sure() -> None:
+    assert throughput.verdict(throughput.estimate([0.999, 1.001, 0.998, 1.002] * 5)) == "kept"
+    assert throughput.verdict(throughput.estimate([0.95, 0.96, 0.94] * 5)) == "NOT kept"
+    noisy = throughput.estimate([0.7, 1.4, 0.99, 1.01, 0.8, 1.2])
+    assert noisy.low < noisy.median < noisy.high
+    assert throughput.verdict(noisy).startswith("cannot be told")

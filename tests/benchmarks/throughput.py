@@ -1,9 +1,12 @@
 """How much training slows down when everything watches it: steps a second with all of it on, against all of it off.
 
-`python -m tests.benchmarks.throughput` trains a drafter for the `tiny` target on the CPU, over and over in one process: with
-record, metrics, sampler, console and a status server that another process scrapes every second, and with none of these. Each pair
-of runs gives two ratios: of the wall time, which is the throughput and as noisy as the machine, and of the CPU time of this
-process, which other work on the machine moves less. 1 means that watching costs nothing.
+`python -m tests.benchmarks.throughput` trains one drafter for the `tiny` target on the CPU, and lets it be watched by turns of a
+few seconds: with record, metrics, sampler, console and a status server that another process scrapes every second, and with none
+of these. All else stays as it is, warm and in one process: weights, threads, queues, and batches that are all alike. Two
+neighbouring turns make a pair, in changing order, so that a machine that drifts favours neither; of the pairs' ratios the median
+counts, with the interval that resampling the pairs gives. One ratio is of the wall time, which is the throughput; the other of the
+CPU time of this process, which other work on the machine moves less, and in which nothing that watching does on an idle core is
+free. 1: watching costs nothing.
 """
 
 from __future__ import annotations
@@ -12,25 +15,31 @@ import argparse
 import contextlib
 import datetime
 import os
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
+
+import datasets
 
 from trainer.config import BatchesConfig, CheckpointConfig, DatasetConfig, DrafterConfig, EvaluateConfig, TrainConfig, WatchConfig
 from trainer.control import Control
 from trainer.preflight import check
-from trainer.run import open_run
+from trainer.run import Run, open_run
+from trainer.stages import Stages
 from trainer.train import travel
 from trainer.watch import Watch, listening
 
 LEAST_RATIO = 0.99
-WARM_STEPS = 10  # the queues fill, torch finds its kernels
+RESAMPLES = 4000
+# From the beginning of a turn until it is timed: the queues, which filled meanwhile, empty, and the scraper starts.
+WARM_STEPS, WARM_SECONDS, WARM_SECONDS_OF_TRACKERS = 10, 1.0, 5.0
 
 SCRAPER = """
 import sys, time, urllib.request
@@ -41,11 +50,25 @@ while True:
 """
 
 
-class Took(NamedTuple):
-    """Seconds of a step, by the clock on the wall and as CPU time of the whole process."""
+class Turn(NamedTuple):
+    """Seconds of a step, by the clock on the wall and as CPU time of the whole process.
 
+    Of each second: the CPU time of the threads that are there for watching only, and what watching has booked as its cost.
+    """
+
+    watched: bool
     wall: float
     cpu: float
+    threads: float
+    booked: float
+
+
+class Clocks(NamedTuple):
+    steps: int
+    wall: float
+    cpu: float
+    threads: float
+    booked: float
 
 
 class Silence:
@@ -55,60 +78,86 @@ class Silence:
         return lambda *_, **__: None
 
 
-class Timed:
-    """Passes everything on to what is told of the run, and looks at the clocks at each step."""
+class Switch:
+    """In place of a `Watch` and its `live`: passes everything on, to everything that watches or to nobody, by turns.
 
-    def __init__(self, live: object) -> None:
-        self._live = live
-        self.at: list[tuple[float, float]] = []
+    `plan` says of each turn whether it is watched; once it is used up, the run is told to stop.
+    """
+
+    def __init__(self, run: Run, config: TrainConfig, control: Control, plan: list[bool], seconds: float) -> None:
+        self._run, self._config, self._control = run, config, control
+        self._plan, self._seconds = iter(plan), seconds
+        self._warm_seconds = WARM_SECONDS_OF_TRACKERS if config.trackers else WARM_SECONDS
+        self._stages: Stages | None = None
+        self._watching = contextlib.ExitStack()
+        self._watched = False
+        self._others: set[threading.Thread] = set()
+        self._live: Any = Silence()
+        self._steps = 0
+        self._entered = 0.0
+        self._timed: Clocks | None = None
+        self.turns: list[Turn] = []
+
+    @property
+    def live(self) -> Switch:
+        return self
+
+    def observe(self, stages: Stages) -> None:
+        self._stages = stages
+        self._next()
 
     def stepped(self, *facts: object) -> None:
-        self._live.stepped(*facts)  # type: ignore[attr-defined]
-        self.at.append((time.perf_counter(), time.process_time()))
+        self._live.stepped(*facts)
+        self._steps += 1
+        now = time.perf_counter()
+        if self._timed is None:
+            if self._steps >= WARM_STEPS and now - self._entered >= self._warm_seconds:
+                self._timed = self._clocks()
+        elif now - self._timed.wall >= self._seconds:
+            self._end(self._timed, self._clocks())
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._live, name)
 
-    def took(self) -> Took:
-        (wall, cpu), (last_wall, last_cpu) = self.at[WARM_STEPS], self.at[-1]
-        steps = len(self.at) - 1 - WARM_STEPS
-        return Took((last_wall - wall) / steps, (last_cpu - cpu) / steps)
+    def _end(self, began: Clocks, ended: Clocks) -> None:
+        steps, wall = ended.steps - began.steps, ended.wall - began.wall
+        threads, booked = (ended.threads - began.threads) / wall, (ended.booked - began.booked) / wall
+        self.turns.append(Turn(self._watched, wall / steps, (ended.cpu - began.cpu) / steps, threads, booked))
+        self._next()
+
+    def _next(self) -> None:
+        self.close()
+        watched = next(self._plan, None)
+        if watched is None:
+            self._control.stop()
+        elif watched:
+            self._begin_to_watch()
+        self._steps, self._entered, self._timed = 0, time.perf_counter(), None
+
+    def _begin_to_watch(self) -> None:
+        assert self._stages is not None
+        enter, config = self._watching.enter_context, self._config
+        self._others = set(threading.enumerate())
+        server = enter(listening(config.watch))
+        watch = enter(Watch(self._run, config.watch, server, config.trackers, Control()))
+        enter(scraped(str(server.address)))
+        watch.observe(self._stages)
+        self._watched, self._live = True, watch.live
+
+    def close(self) -> None:
+        self._watched, self._live = False, Silence()
+        self._watching.close()
+
+    def _clocks(self) -> Clocks:
+        if not self._watched:
+            return Clocks(self._steps, time.perf_counter(), time.process_time(), 0.0, 0.0)
+        booked = self._live.snapshot().watch_seconds
+        own = sum(map(cpu_seconds, set(threading.enumerate()) - self._others))
+        return Clocks(self._steps, time.perf_counter(), time.process_time(), own, booked)
 
 
-def config_of(runs: str, steps: int, trackers: tuple[str, ...]) -> TrainConfig:
-    return TrainConfig(
-        target="tiny",
-        data="demo",
-        runs=runs,
-        max_steps=steps,
-        trackers=trackers,
-        dataset=DatasetConfig(max_length=512),
-        batches=BatchesConfig(token_budget=1024, epochs=1000),
-        drafter=DrafterConfig(layers=1, anchors=32),
-        checkpoint=CheckpointConfig(every=0),
-        evaluate=EvaluateConfig(every=0),
-        watch=WatchConfig(port=0, console="plain"),
-    )
-
-
-def train_unwatched(config: TrainConfig) -> Took:
-    timed = Timed(Silence())
-    with open_run(config, plan := check(config), ["benchmark"]) as run:
-        travel(plan, run, cast(Watch, SimpleNamespace(live=timed, observe=lambda stages: None)), Control())
-    return timed.took()
-
-
-def train_watched(config: TrainConfig) -> Took:
-    control = Control()
-    with (
-        listening(config.watch) as server,
-        open_run(config, plan := check(config), ["benchmark"]) as run,
-        Watch(run, config.watch, server, config.trackers, control) as watch,
-        scraped(str(server.address)),
-    ):
-        timed = Timed(watch.live)
-        watch.finish(travel(plan, run, cast(Watch, SimpleNamespace(live=timed, observe=watch.observe)), control))
-    return timed.took()
+def cpu_seconds(thread: threading.Thread) -> float:
+    return time.clock_gettime(time.pthread_getcpuclockid(thread.ident)) if thread.ident else 0.0
 
 
 @contextlib.contextmanager
@@ -121,55 +170,96 @@ def scraped(address: str) -> Iterator[None]:
             scraper.kill()
 
 
+def write_data(folder: Path) -> None:
+    """The same conversation over and over, so that no turn has more to do than another."""
+    talk = [{"role": "user", "content": "Count to fifty."}, {"role": "assistant", "content": " ".join(map(str, range(1, 51)))}]
+    datasets.disable_progress_bars()
+    datasets.Dataset.from_list([{"messages": talk}] * 200).save_to_disk(folder)
+
+
+def config_of(folder: Path, trackers: tuple[str, ...]) -> TrainConfig:
+    return TrainConfig(
+        target="tiny",
+        data=str(folder / "data"),
+        runs=str(folder),
+        max_steps=10**9,
+        trackers=trackers,
+        dataset=DatasetConfig(max_length=512),
+        batches=BatchesConfig(token_budget=1024, epochs=10**6),
+        drafter=DrafterConfig(layers=1, anchors=32),
+        checkpoint=CheckpointConfig(every=0),
+        evaluate=EvaluateConfig(every=0),
+        watch=WatchConfig(port=0, console="plain"),
+    )
+
+
+def train(pairs: int, seconds: float, trackers: tuple[str, ...]) -> list[tuple[Turn, Turn]]:
+    """(unwatched, watched), pair by pair, in one training."""
+    order = [number % 4 in (1, 2) for number in range(2 * pairs)]  # off on, on off, off on …
+    with tempfile.TemporaryDirectory() as folder, console_away():
+        write_data(Path(folder, "data"))
+        config, control = config_of(Path(folder), trackers), Control()
+        with open_run(config, plan := check(config), ["benchmark"]) as run:
+            switch = Switch(run, config, control, order, seconds)
+            with contextlib.closing(switch):
+                travel(plan, run, cast(Watch, switch), control)
+    turns = switch.turns
+    return [cast(tuple[Turn, Turn], tuple(sorted(two))) for two in zip(turns[::2], turns[1::2], strict=True)]
+
+
 @contextlib.contextmanager
 def console_away() -> Iterator[None]:
     """What a watched run prints goes where nobody reads it."""
-    before = sys.stdout
-    with Path(os.devnull).open("w") as nowhere:
-        sys.stdout = nowhere
-        try:
-            yield
-        finally:
-            sys.stdout = before
+    with Path(os.devnull).open("w") as nowhere, contextlib.redirect_stdout(nowhere):
+        yield
 
 
-def pair(steps: int, trackers: tuple[str, ...], *, watched_first: bool) -> tuple[Took, Took]:
-    """One run of each kind: (unwatched, watched)."""
-    with tempfile.TemporaryDirectory() as runs, console_away():
-        config = config_of(runs, steps, trackers)
-        if watched_first:
-            watched = train_watched(config)
-            return train_unwatched(config), watched
-        return train_unwatched(config), train_watched(config)
+class Estimate(NamedTuple):
+    """A median, and between which bounds 95 % of the medians of resampled values lie."""
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.4f} ({self.low:.4f} to {self.high:.4f})"
 
 
-def spread(values: list[float]) -> str:
-    return f"{statistics.median(values):.4f} ({min(values):.4f} to {max(values):.4f})"
+def estimate(values: list[float]) -> Estimate:
+    chance = random.Random(0)
+    medians = sorted(statistics.median(chance.choices(values, k=len(values))) for _ in range(RESAMPLES))
+    return Estimate(statistics.median(values), medians[int(0.025 * RESAMPLES)], medians[int(0.975 * RESAMPLES)])
+
+
+def verdict(found: Estimate) -> str:
+    if found.low >= LEAST_RATIO:
+        return "kept"
+    return "NOT kept" if found.high < LEAST_RATIO else "cannot be told for sure (a quieter machine, or more --pairs, would)"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--steps", type=int, default=200, help="of each run")
-    parser.add_argument("--rounds", type=int, default=6, help="pairs of runs")
-    parser.add_argument("--trackers", nargs="*", default=[], help="wandb, tensorboard: on in the watched runs")
+    parser.add_argument("--pairs", type=int, default=20, help="of turns, one watched and one not")
+    parser.add_argument("--seconds", type=float, default=4.0, help="that a turn is timed for")
+    parser.add_argument("--trackers", nargs="*", default=[], help="wandb, tensorboard: on in the watched turns")
     asked = parser.parse_args()
-    if asked.steps < WARM_STEPS + 2 or asked.rounds < 1:
-        parser.error(f"--steps must be at least {WARM_STEPS + 2} and --rounds at least 1, got {asked.steps} and {asked.rounds}")
+    if asked.pairs < 1 or asked.seconds <= 0:
+        parser.error(f"--pairs must be at least 1 and --seconds above 0, got {asked.pairs} and {asked.seconds:g}")
     load = " ".join(f"{value:.1f}" for value in os.getloadavg())
     print(
-        f"{datetime.date.today()}, {os.cpu_count()} CPU cores, load before: {load}, trackers: {' '.join(asked.trackers) or 'none'}"
+        f"{datetime.date.today()}, {os.cpu_count()} CPU cores, load before: {load}, trackers: {' '.join(asked.trackers) or 'none'}",
+        flush=True,
     )
-    walls, cpus = [], []
-    for number in range(asked.rounds):
-        off, on = pair(asked.steps, tuple(asked.trackers), watched_first=bool(number % 2))
-        walls.append(off.wall / on.wall)
-        cpus.append(off.cpu / on.cpu)
+    pairs = train(asked.pairs, asked.seconds, tuple(asked.trackers))
+    for number, (off, on) in enumerate(pairs, start=1):
         shown = f"a step {off.wall * 1e3:.2f} ms off, {on.wall * 1e3:.2f} ms on; CPU {off.cpu * 1e3:.2f} and {on.cpu * 1e3:.2f} ms"
-        print(f"round {number + 1}: {shown}; ratios {walls[-1]:.4f} and {cpus[-1]:.4f}", flush=True)
-    print(f"\nThroughput with everything on, against everything off: {spread(walls)} by the wall, {spread(cpus)} by CPU time.")
-    kept = statistics.median(walls) >= LEAST_RATIO
-    print(f"At least {LEAST_RATIO} at the median by the wall: {'kept' if kept else 'NOT kept'}.")
-    return 0 if kept else 1
+        print(f"pair {number}: {shown}; ratios {off.wall / on.wall:.4f} and {off.cpu / on.cpu:.4f}")
+    wall, cpu = (estimate([off[field] / on[field] for off, on in pairs]) for field in (1, 2))
+    print(f"\nThroughput with everything on, against everything off: {wall} by the wall, {cpu} by CPU time.")
+    threads, booked = (statistics.median(getattr(on, field) for _, on in pairs) for field in ("threads", "booked"))
+    print(f"The threads that watch took {threads:.2%} of a core, and all of watching booked {booked:.2%}.")
+    print(f"At least {LEAST_RATIO} by the wall: {verdict(wall)}.")
+    return int(wall.high < LEAST_RATIO)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,6 @@ class Cell(NamedTuple):
     """Microseconds of a call, and of five `Gauge.set` that took turns with it."""
 
     median: float
-    mean: float
     p99: float
     gauge_median: float
 
@@ -179,7 +178,6 @@ def measure(call: Call, gauges: Call, calls: int, period: float) -> Cell:
     ours, gauge = sorted(took[0]), sorted(took[1])
     return Cell(
         median=statistics.median(ours) / 1e3,
-        mean=statistics.fmean(ours) / 1e3,
         p99=ours[int(0.99 * len(ours))] / 1e3,
         gauge_median=statistics.median(gauge) / 1e3,
     )

@@ -99,12 +99,11 @@ class Sender:
         while follow and not _has_ended(POLL_SECONDS):
             self._send_new()
         if follow:
-            faulthandler.dump_traceback_later(GIVE_UP_SECONDS, exit=True)
+            faulthandler.dump_traceback_later(GIVE_UP_SECONDS, exit=True)  # also for what a library does when Python ends
             time.sleep(SETTLE_SECONDS)
         self._send_new()
         self._sink.close()
         self._tell(done=True)
-        faulthandler.cancel_dump_traceback_later()
         return self._place.sent - before
 
     def _send_new(self) -> None:

@@ -31,6 +31,8 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 SILENT_SECONDS = 60.0
 # What the processes have, once the run has ended, to send the rest and finish.
 FINISH_SECONDS = 10.0
+# From when it has closed its output until it must have ended.
+END_SECONDS = 5.0
 LOOK_SECONDS = 1.0
 
 
@@ -130,16 +132,19 @@ class Child:
         block = os.read(self.output, 1 << 16)
         *lines, self._said = (self._said + block).split(b"\n")
         for line in lines:
-            with contextlib.suppress(
-                ValueError, LookupError, TypeError, AttributeError
-            ):  # printed by something that Python loads before us
+            # Anything else was printed by something that Python loads before us.
+            with contextlib.suppress(ValueError, LookupError, TypeError, AttributeError):
                 self._take(json.loads(line))
         return bool(block)
 
     def ended(self) -> None:
-        """It has closed its output: tell why, unless all is well."""
+        """It has closed its output, and so ends: tell why, unless all is well."""
         assert self._process is not None
-        code = self._process.wait()
+        try:
+            code = self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # a library hangs while Python ends
+            self.kill()
+            code = self._process.wait()
         self.up = False
         if not self._done:
             cause = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
