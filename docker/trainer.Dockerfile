@@ -37,7 +37,7 @@ LABEL org.opencontainers.image.title="Draftscope trainer" \
       org.opencontainers.image.revision="${DRAFTSCOPE_COMMIT}"
 # The demo's target is converted into /cache once; models from the hub are kept there too.
 ENV DRAFTSCOPE_COMMIT=${DRAFTSCOPE_COMMIT} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
-    HOME=/cache XDG_CACHE_HOME=/cache HF_HOME=/cache/huggingface TOKENIZERS_PARALLELISM=false
+    HOME=/cache XDG_CACHE_HOME=/cache HF_HOME=/cache/huggingface HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 
 USER 10001:10001
 EXPOSE 9400

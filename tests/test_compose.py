@@ -82,6 +82,11 @@ def test_the_environment_can_choose_the_profiles_too() -> None:
     assert set(config(COMPOSE_PROFILES="gpu,alerting")["services"]) == COMBINATIONS["gpu,alerting"]
 
 
+def test_a_compose_of_2023_can_read_it() -> None:
+    for file in ("docker-compose.yml", "docker/host-trainer.yml"):
+        assert not re.findall(r"!override|!reset|^    (?:extends|gpus|models):|^include:", (ROOT / file).read_text(), re.MULTILINE)
+
+
 def test_no_service_is_left_untested() -> None:
     assert set(config("*")["services"]) == set(SERVICES)
 
@@ -107,9 +112,20 @@ def test_nothing_grows_without_bound(name: str) -> None:
     assert all("size=" in place for place in found.get("tmpfs", []))
 
 
+@pytest.mark.parametrize("name", [name for name in SERVERS if name != "webhook"])
+def test_a_machine_with_hundreds_of_cores_does_not_run_out_of_threads(name: str) -> None:
+    assert service(name)["pids_limit"] >= 1024, "Go, torch and numpy start a thread for each core, or more"
+
+
 @pytest.mark.parametrize("name", SERVICES)
 def test_images_are_pinned(name: str) -> None:
     assert re.fullmatch(r"[\w/-]+:v?\d+\.\d+(\.\d+|-slim-bookworm)", service(name)["image"])
+
+
+def test_an_image_of_ours_is_built_here_and_never_fetched_by_its_name_which_may_be_anybodys() -> None:
+    assert {name: service(name).get("pull_policy") for name in SERVICES} == {
+        name: "never" if "build" in service(name) else None for name in SERVICES
+    }
 
 
 def test_our_images_carry_our_version() -> None:
@@ -132,6 +148,13 @@ def test_what_is_built_stands_on_a_pinned_image_as_somebody(file: str) -> None:
 def test_ports_are_this_machines_alone(name: str) -> None:
     ports = service(name).get("ports", [])
     assert [port["host_ip"] for port in ports] == ["127.0.0.1"] * (name not in ("keys", "webhook"))
+
+
+@pytest.mark.parametrize("name", ["prometheus", "alertmanager"])
+def test_a_link_in_an_alert_leads_to_where_it_is_published(name: str) -> None:
+    found = config("*", PROMETHEUS_PORT="1909", ALERTMANAGER_PORT="1909")["services"][name]
+    assert found["ports"][0]["published"] == "1909"
+    assert "--web.external-url=http://127.0.0.1:1909/" in found["command"]
 
 
 @pytest.mark.parametrize("name", SERVERS)
@@ -209,13 +232,19 @@ def test_grafana_lets_everyone_look_nobody_change_and_calls_nobody() -> None:
     environment = service("grafana")["environment"]
     assert NO_CALL_HOME.items() <= environment.items()
     assert (environment["GF_AUTH_ANONYMOUS_ENABLED"], environment["GF_AUTH_ANONYMOUS_ORG_ROLE"]) == ("true", "Viewer")
-    assert environment["GF_USERS_ALLOW_SIGN_UP"] == "false"
+    assert {environment[f"GF_{name}"] for name in ("USERS_ALLOW_SIGN_UP", "SNAPSHOTS_ENABLED", "PLUGINS_PLUGIN_ADMIN_ENABLED")} == {
+        "false"
+    }
     assert environment["GF_SERVER_ENFORCE_DOMAIN"] == "true"
     assert environment["GF_SERVER_ROOT_URL"] == "http://localhost:3000/"
 
 
 def test_grafana_finds_what_it_is_given() -> None:
     targets = {mount["target"]: mount["source"] for mount in service("grafana")["volumes"]}
+    provisioning = "/etc/grafana/provisioning/"
+    assert {name.removeprefix(provisioning): source for name, source in targets.items() if name.startswith(provisioning)} == {
+        folder.name: str(folder) for folder in (ROOT / "grafana" / "provisioning").iterdir()
+    }
     home = service("grafana")["environment"]["GF_DASHBOARDS_DEFAULT_HOME_DASHBOARD_PATH"]
     assert Path(targets["/etc/grafana/dashboards"], Path(home).name).is_file()
     (provider,) = yaml.safe_load(next((ROOT / "grafana/provisioning/dashboards").glob("*.y*ml")).read_text())["providers"]
@@ -236,8 +265,9 @@ def test_who_can_reach_whom() -> None:
 
 def test_both_trainers_are_one_but_for_their_devices() -> None:
     cpu, gpu = service("trainer"), service("trainer-gpu")
-    told_apart = {"profiles", "deploy", "environment", "mem_limit", "pids_limit", "stop_grace_period"}
+    told_apart = {"profiles", "deploy", "environment", "mem_limit", "stop_grace_period"}
     assert {name for name in {*cpu, *gpu} if cpu.get(name) != gpu.get(name)} == told_apart
+    assert gpu["environment"] == cpu["environment"] | {"NVIDIA_DRIVER_CAPABILITIES": "compute,utility"}
     assert gpu["deploy"]["resources"]["reservations"]["devices"] == [{"capabilities": ["gpu"], "count": -1, "driver": "nvidia"}]
     assert [found["networks"]["scrape"]["aliases"] for found in (cpu, gpu)] == [["trainer"]] * 2
 

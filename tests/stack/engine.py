@@ -88,6 +88,17 @@ class Stack:
     def python(self, service: str, code: str, *, check: bool = True) -> str:
         return self.compose("exec", "-T", service, "python", "-c", code, check=check)
 
+    def image(self, service: str) -> str:
+        name: str = json.loads(self.compose("config", "--format", "json"))["services"][service]["image"]
+        return name
+
+    def grafana(self, path: str, body: Json | None = None, host: str = "localhost") -> httpx.Response:
+        """As somebody without a login, who asks for it by the name `host`; with a `body` a POST."""
+        headers = {"host": f"{host}:{self.settings['GRAFANA_PORT']}"}
+        return self._client.request(
+            "GET" if body is None else "POST", self.address("GRAFANA_PORT") + path, headers=headers, json=body
+        )
+
     def events(self, run: str) -> list[Json]:
         """The run's record, as the dashboard sees it."""
         text = self.python("dashboard", f"print(open('/runs/{run}/events.jsonl').read())")
