@@ -35,7 +35,7 @@ setup: $(DONE)/demo-target ## make .venv with all that training and the dashboar
 
 test: $(DONE)/dev $(DONE)/demo-target $(DONE)/reference ## run the whole test suite
 	@sh tests/setup/tools.sh .tools
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 check: $(DONE)/dev $(DONE)/demo ## format, lint, types, generated files, architecture rules
 	$(BIN)/python -m ruff format --check .
@@ -62,13 +62,14 @@ bench: $(DONE)/dev $(DONE)/bench ## measure what watching costs, beside other tr
 
 up: ## the whole stack in containers: trainer, dashboard, Prometheus, Grafana (settings: .env; ARGS="--profile gpu")
 	@DRAFTSCOPE_COMMIT="$$(git rev-parse HEAD 2>/dev/null)" docker compose $(ARGS) up --build --detach
-	@echo 'Web app http://127.0.0.1:$(DASHBOARD_PORT) · Grafana :3000 · Prometheus :9090 · trainer :9400/status (docker compose logs -f trainer)'
+	@echo 'Web app http://127.0.0.1:$(DASHBOARD_PORT)   Grafana http://localhost:$(or $(GRAFANA_PORT),3000)' \
+		'  Prometheus http://127.0.0.1:$(or $(PROMETHEUS_PORT),9090)   trainer http://127.0.0.1:$(or $(TRAINER_PORT),9400)/status'
 
 down: ## end the stack, with a checkpoint; what it has learnt and seen stays in its volumes
 	docker compose --profile '*' down
 
 test-stack: $(DONE)/dev $(DONE)/demo ## the stack on a real Docker engine: built, broken, gone on with, taken down (minutes)
-	TEST_STACK=1 $(BIN)/python -m pytest -x --durations=5 tests/test_compose.py tests/stack $(ARGS)
+	TEST_STACK=1 $(BIN)/python -m pytest -x --durations=5 tests/test_compose.py tests/test_alert_path.py tests/stack $(ARGS)
 
 clean: ## remove .venv, .tools and caches; runs stay
 	rm -rf $(VENV) .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

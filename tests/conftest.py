@@ -23,6 +23,16 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 TOOLS = Path(__file__).parent.parent / ".tools" / "usr" / "bin"
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whole files, the one with the longest test first: a worker that came to it last would keep everybody waiting."""
+    longest: dict[Path, float] = {}
+    for item in items:
+        slow = item.get_closest_marker("slow")
+        seconds = slow.kwargs.get("seconds", 10.0) if slow else 0.0
+        longest[item.path] = max(seconds, longest.get(item.path, 0.0))
+    items.sort(key=lambda item: -longest[item.path])
+
+
 @pytest.fixture
 def free_port() -> int:
     """A port of the loopback interface that nobody listens on just now."""

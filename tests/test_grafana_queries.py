@@ -27,7 +27,7 @@ from tests.dashboards import NAMES, Query, all_queries, filled_in, load, panels,
 from tests.prometheus import Prometheus, running
 from tests.sources import ROOT
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.slow(seconds=50), pytest.mark.timeout(240)]
 
 Json = dict[str, Any]
 WORDS = ["alpha", "beta", "gamma", "delta", "epsilon", "zeta", "eta", "theta"]

@@ -40,7 +40,7 @@ def greedy_answers(chat: Chat) -> list[list[dict[str, str]]]:
     return conversations
 
 
-@pytest.mark.slow
+@pytest.mark.slow(seconds=420)
 @pytest.mark.timeout(3600)
 def test_what_was_learnt_of_a_real_target_is_accepted_where_it_is_served(tmp_path: Path) -> None:
     if missing := smollm2.missing_parts():
