@@ -61,8 +61,9 @@ while not os.environ.get("TRAINER_ENDS"):
 
 
 def heed_interrupts() -> None:
-    """As in a terminal. Where the tests themselves run in the background, a shell ignores SIGINT for good."""
+    """As in a terminal. Where the tests themselves run in the background, a shell ignores these for good."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 class Demo:
