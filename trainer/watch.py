@@ -91,13 +91,13 @@ class Watch:
     def __enter__(self) -> Watch:
         root = logging.getLogger()
         self._handlers_before, root.handlers = root.handlers, self._handlers
-        self._serve()
-        self._sampler.start()
-        self._console.start()
-        self._trackers.start()
         start = self._run.start
         self._inherit()
         self.live.began(start.step, start.context_tokens, start.draft_tokens, start.samples)
+        self._serve()  # now that it has begun: nothing can be asked of it before
+        self._sampler.start()
+        self._console.start()
+        self._trackers.start()
         for sentence in self._run.warnings:
             self.live.warn(sentence)
         if self._announcement and (trouble := self._announcement.publish()):
