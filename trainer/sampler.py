@@ -91,7 +91,7 @@ class Sampler:
         self._stages = stages
 
     def stop(self) -> None:
-        """Take a last look and end; gives up after `STOP_SECONDS`, should a driver not answer."""
+        """Take a last look and end, this thread and the GPUs'; gives up after `STOP_SECONDS`, should it not come to its end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
