@@ -41,19 +41,21 @@ check: $(DONE)/dev $(DONE)/demo ## format, lint, types, generated files, archite
 	$(BIN)/python -m ruff format --check .
 	$(BIN)/python -m ruff check .
 	$(BIN)/python -m mypy
-	$(BIN)/python -m trainer.metrics_doc --check
+	$(BIN)/python -m trainer.metrics.page --check
+	$(BIN)/python -m docs.build --check
 	$(BIN)/python -m grafana.build --check
 	$(BIN)/python -m pytest -q tests/test_architecture.py tests/test_generated.py tests/test_requirements.py
 
 format: $(DONE)/dev ## rewrite what can be: formatting, import order, generated files
 	$(BIN)/python -m ruff check --fix --quiet . || true
 	$(BIN)/python -m ruff format .
-	$(BIN)/python -m trainer.metrics_doc
+	$(BIN)/python -m trainer.metrics.page
+	$(BIN)/python -m docs.build
 	$(BIN)/python -m grafana.build
 
 screenshot: $(DONE)/dev $(DONE)/demo-target ## take the README's picture anew from a real run
 	@sh tests/setup/tools.sh .tools
-	$(BIN)/python -m tests.screenshot $(ARGS)
+	$(BIN)/python -m tests.support.screenshot $(ARGS)
 
 bench: $(DONE)/dev $(DONE)/bench ## measure what watching costs, beside other trackers (minutes; wants a quiet machine)
 	-$(BIN)/python -m tests.benchmarks.watching $(ARGS)
@@ -69,7 +71,7 @@ down: ## end the stack, with a checkpoint; what it has learnt and seen stays in 
 	docker compose --profile '*' down
 
 test-stack: $(DONE)/dev $(DONE)/demo ## the stack on a real Docker engine: built, broken, gone on with, taken down (minutes)
-	TEST_STACK=1 $(BIN)/python -m pytest -x --durations=5 tests/test_compose.py tests/test_alert_path.py tests/stack $(ARGS)
+	TEST_STACK=1 $(BIN)/python -m pytest -x --durations=5 tests/docker/test_compose.py tests/stack/test_alert_path.py tests/stack $(ARGS)
 
 clean: ## remove .venv, .tools and caches; runs stay
 	rm -rf $(VENV) .tools .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis

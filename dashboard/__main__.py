@@ -12,7 +12,7 @@ from types import FrameType
 import uvicorn
 
 from dashboard.app import create_app
-from dashboard.runs import Runs
+from dashboard.record.runs import Runs
 
 EVERYWHERE = ("0.0.0.0", "::")  # every address of this machine
 

@@ -13,10 +13,10 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.middleware.gzip import GZipMiddleware
 
 from dashboard import assets, charts, runbooks
-from dashboard.guard import Guard
 from dashboard.live import Cursor, tick
-from dashboard.run import Run
-from dashboard.runs import Runs
+from dashboard.middleware import Guard
+from dashboard.record.run import Run
+from dashboard.record.runs import Runs
 from dashboard.views import range_series, summary
 
 MOST_STREAMS = 32

@@ -1,4 +1,4 @@
-"""Station 10. The catalogue in, the page's panels out: what each chart is called, asks and measures.
+"""The catalogue in, the page's panels out: what each chart is called, asks and measures.
 
 How a chart looks is static/'s business.
 A column's name is the record's: `loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.fill_ratio`.
@@ -10,11 +10,25 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from trainer import metrics
-from trainer.metrics import Metric
+from trainer.metrics.catalogue.gpus import GPU_KERNEL_ACTIVE
+from trainer.metrics.catalogue.metric import Metric
+from trainer.metrics.catalogue.run import HEADROOM, LOST_DEVICE_SECONDS
+from trainer.metrics.catalogue.stages import QUEUE_ITEMS, QUEUES, STAGE_SECONDS, STAGES
+from trainer.metrics.catalogue.training import (
+    ESTIMATED_ACCEPTANCE,
+    GRAD_NORM,
+    LEARNING_RATE,
+    LOSS,
+    MEASURED_ACCEPTANCE,
+    MEASURED_POSITION,
+    POSITION_ACCURACY,
+    STEP_SECONDS,
+    TOKENS,
+)
+from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY
 
 Source = Literal["steps", "samples"]
-LEFT_OUT = (metrics.STEP_SECONDS.column,)  # steps/s says the same, smoother
+LEFT_OUT = (STEP_SECONDS.column,)  # steps/s says the same, smoother
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,28 +56,28 @@ def _chart(metric: Metric, **parts: Any) -> Chart:
 
 CHARTS = (
     _chart(
-        metrics.LOSS,
+        LOSS,
         id="loss",
         source="steps",
         draw="loss",
         title="Loss",
         axis="loss (nats per draft token)",
-        banded=metrics.LOSS.column,
+        banded=LOSS.column,
     ),
     _chart(
-        metrics.ESTIMATED_ACCEPTANCE,
+        ESTIMATED_ACCEPTANCE,
         id="acceptance",
         source="steps",
         draw="acceptance",
         title="Acceptance length",
         axis="tokens per round",
-        banded=metrics.ESTIMATED_ACCEPTANCE.column,
-        question=metrics.MEASURED_ACCEPTANCE.question,
-        help=f"{metrics.ESTIMATED_ACCEPTANCE.help} {metrics.MEASURED_ACCEPTANCE.help} {metrics.MEASURED_POSITION.help}",
+        banded=ESTIMATED_ACCEPTANCE.column,
+        question=MEASURED_ACCEPTANCE.question,
+        help=f"{ESTIMATED_ACCEPTANCE.help} {MEASURED_ACCEPTANCE.help} {MEASURED_POSITION.help}",
         note="estimated from accuracy, measured by decoding",
     ),
     _chart(
-        metrics.POSITION_ACCURACY,
+        POSITION_ACCURACY,
         id="positions",
         source="steps",
         draw="positions",
@@ -72,7 +86,7 @@ CHARTS = (
         note="estimated, not measured by decoding",
     ),
     _chart(
-        metrics.TOKENS,
+        TOKENS,
         id="throughput",
         source="samples",
         draw="throughput",
@@ -81,7 +95,7 @@ CHARTS = (
         note="two different rates: what the target reads, what the drafter drafts",
     ),
     _chart(
-        metrics.QUEUE_ITEMS,
+        QUEUE_ITEMS,
         id="queues",
         source="samples",
         draw="queues",
@@ -89,7 +103,7 @@ CHARTS = (
         axis="fill (%), by items or bytes, whichever is nearer its limit",
     ),
     _chart(
-        metrics.STAGE_SECONDS,
+        STAGE_SECONDS,
         id="shares",
         source="samples",
         draw="shares",
@@ -97,26 +111,26 @@ CHARTS = (
         axis="share of thread time (%)",
     ),
     _chart(
-        metrics.PROCESS_CPU,
+        PROCESS_CPU,
         id="process",
         source="samples",
         draw="process",
         title="The trainer's process",
         axis="CPU cores in use",
-        help=f"{metrics.PROCESS_CPU.help} {metrics.PROCESS_MEMORY.help}",
+        help=f"{PROCESS_CPU.help} {PROCESS_MEMORY.help}",
     ),
     _chart(
-        metrics.GRAD_NORM,
+        GRAD_NORM,
         id="gradient",
         source="steps",
         draw="gradient",
         title="Gradient and learning rate",
         axis="gradient norm",
-        banded=metrics.GRAD_NORM.column,
-        help=f"{metrics.GRAD_NORM.help} {metrics.LEARNING_RATE.help}",
+        banded=GRAD_NORM.column,
+        help=f"{GRAD_NORM.help} {LEARNING_RATE.help}",
     ),
     _chart(
-        metrics.GPU_KERNEL_ACTIVE,
+        GPU_KERNEL_ACTIVE,
         id="devices",
         source="samples",
         draw="devices",
@@ -139,10 +153,10 @@ def described() -> dict[str, Any]:
     """What the page needs to know before it draws: the panels, and the words of the pipeline in their order."""
     return {
         "charts": [asdict(chart) for chart in CHARTS],
-        "stages": metrics.STAGES,
-        "queues": metrics.QUEUES,
+        "stages": STAGES,
+        "queues": QUEUES,
         "help": {
-            "headroom": metrics.HEADROOM.help,
-            "lost": metrics.LOST_DEVICE_SECONDS.help,
+            "headroom": HEADROOM.help,
+            "lost": LOST_DEVICE_SECONDS.help,
         },
     }

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dashboard import charts
-from dashboard.evaluations import points_of
-from dashboard.run import Run
-from dashboard.series import Request, choose_width, series
+from dashboard.record.evaluations import points_of
+from dashboard.record.run import Run
+from dashboard.record.series import Request, choose_width, series
 
 BUCKETS_PER_TICK = 40  # about 25 columns each: keeps a message under 50 KB
 EVENTS_PER_TICK = 20

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard import live
-from dashboard.run import EVENTS_KEPT, Run
-from dashboard.series import Request, choose_width, rows_between, series
+from dashboard.record.run import EVENTS_KEPT, Run
+from dashboard.record.series import Request, choose_width, rows_between, series
 
 
 def summary(run: Run) -> dict[str, Any]:

@@ -16,9 +16,11 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install -q --only-binary :all: -r requirements/dashboard.txt -c requirements/lock.txt
 
 COPY pyproject.toml LICENSE ./
-COPY docker/keys.py docker/healthy.py docker/
+COPY docker/init_secrets.py docker/healthcheck.py docker/
 COPY docs/runbooks/ docs/runbooks/
-COPY trainer/__init__.py trainer/metrics.py trainer/
+COPY trainer/__init__.py trainer/
+COPY trainer/metrics/__init__.py trainer/metrics/
+COPY trainer/metrics/catalogue/ trainer/metrics/catalogue/
 COPY dashboard/ dashboard/
 RUN python -m compileall -q dashboard trainer && chmod -R a+rX /app
 
@@ -31,4 +33,4 @@ ENV PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app
 USER 10001:10001
 EXPOSE 8400
 CMD ["python", "-m", "dashboard", "--runs", "/runs", "--host", "0.0.0.0"]
-HEALTHCHECK --interval=15s --timeout=6s --start-period=1m CMD ["python", "-S", "/app/docker/healthy.py", "8400", "/healthz"]
+HEALTHCHECK --interval=15s --timeout=6s --start-period=1m CMD ["python", "-S", "/app/docker/healthcheck.py", "8400", "/healthz"]

@@ -26,7 +26,7 @@ RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install -q --only-binary :all: -r requirements/trainer.txt -r requirements/demo.txt -c requirements/lock.txt
 
 COPY pyproject.toml LICENSE ./
-COPY docker/entrypoint.py docker/healthy.py docker/
+COPY docker/entrypoint.py docker/healthcheck.py docker/
 COPY trainer/ trainer/
 RUN python -m compileall -q trainer && chmod -R a+rX /app
 
@@ -42,4 +42,4 @@ ENV DRAFTSCOPE_COMMIT=${DRAFTSCOPE_COMMIT} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=
 USER 10001:10001
 EXPOSE 9400
 ENTRYPOINT ["python", "/app/docker/entrypoint.py"]
-HEALTHCHECK --interval=15s --timeout=6s --start-period=30m CMD ["python", "-S", "/app/docker/healthy.py", "9400", "/readyz"]
+HEALTHCHECK --interval=15s --timeout=6s --start-period=30m CMD ["python", "-S", "/app/docker/healthcheck.py", "9400", "/readyz"]

@@ -1,0 +1,1 @@
+"""The catalogue in, Grafana's dashboards out."""

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 from grafana.panels import COLUMNS, DATASOURCE, Json, Panel
 from grafana.queries import ALERTS, ON_TARGET, OURS, by, increase, of_run, select
-from trainer import metrics
+from trainer.metrics.catalogue.gpus import GPU_INFO
+from trainer.metrics.catalogue.run import CHECKPOINT_TIME, RESTARTS, RUN_INFO, START_TIME
+from trainer.metrics.catalogue.stages import STAGES
+from trainer.metrics.catalogue.training import EVALUATIONS
 
 # The newest schema of Grafana's classic dashboards; 13 reads it and turns it into its own in memory.
 SCHEMA_VERSION = 42
@@ -104,8 +107,8 @@ _STAGE: Json = {
     "name": "stage",
     "label": "Stage",
     "type": "custom",
-    "query": ",".join(metrics.STAGES),
-    "options": [{"text": stage, "value": stage, "selected": False} for stage in metrics.STAGES],
+    "query": ",".join(STAGES),
+    "options": [{"text": stage, "value": stage, "selected": False} for stage in STAGES],
     "multi": True,
     "includeAll": True,
     "allValue": ".+",
@@ -114,10 +117,10 @@ _STAGE: Json = {
 
 
 def _variables(choices: Sequence[str]) -> list[Json]:
-    gpus = select(metrics.GPU_INFO)
+    gpus = select(GPU_INFO)
     known = {"stage": _STAGE, "gpu": _choice("gpu", "GPU", f"label_values({gpus}, gpu)", sort=3)}
-    runs = f'{metrics.RUN_INFO.full_name}{{job=~"$job"}}'
-    instances = f'{metrics.RUN_INFO.full_name}{{job=~"$job", run_id=~"$run"}}'
+    runs = f'{RUN_INFO.full_name}{{job=~"$job"}}'
+    instances = f'{RUN_INFO.full_name}{{job=~"$job", run_id=~"$run"}}'
     return [
         {
             "name": "datasource",
@@ -127,7 +130,7 @@ def _variables(choices: Sequence[str]) -> list[Json]:
             "current": {"text": "Prometheus", "value": "prometheus"},
         },
         {
-            **_choice("job", "Job", f"label_values({metrics.RUN_INFO.full_name}, job)"),
+            **_choice("job", "Job", f"label_values({RUN_INFO.full_name}, job)"),
             "current": {"text": [TAG], "value": [TAG]},
         },
         # Ids begin with the time, so that the newest comes first.
@@ -163,9 +166,9 @@ def _choice(name: str, label: str, query: str, sort: int = 1) -> Json:
 
 
 def _annotations() -> list[Json]:
-    written = of_run(f"({select(metrics.CHECKPOINT_TIME)} > 0)")
-    resumed = of_run(f"({select(metrics.START_TIME)} and {ON_TARGET} {select(metrics.RESTARTS)} > 0)")
-    done = increase(metrics.EVALUATIONS, 'outcome="done"', over="$__rate_interval")
+    written = of_run(f"({select(CHECKPOINT_TIME)} > 0)")
+    resumed = of_run(f"({select(START_TIME)} and {ON_TARGET} {select(RESTARTS)} > 0)")
+    done = increase(EVALUATIONS, 'outcome="done"', over="$__rate_interval")
     firing = f'{ALERTS.full_name}{{{OURS}, alertstate="firing"}}'
     return [
         # Grafana takes such a value for milliseconds.

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana import reasons
+from grafana import no_data as reasons
 from grafana.dashboard import Dashboard, Row
 from grafana.panels import GREEN, GREY, ORANGE, RED, Panel, Target, lines, ribbon, stat, table
 from grafana.queries import age, by, filled, increase, of_run, rate, select, values
 from grafana.units import NUMBER, PER_SECOND, rate_unit_of, unit_of
-from trainer import metrics
-from trainer.metrics import Metric
+from trainer.metrics.catalogue import gpus as gpu_metrics
+from trainer.metrics.catalogue.metric import Metric
+from trainer.metrics.catalogue.stages import STAGE_DEVICE
+from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY
 
 _GPU = 'gpu=~"$gpu"'
 _OF_GPU = "instance, gpu"
@@ -59,7 +61,7 @@ def _throttled() -> Panel:
     """A line for each GPU: 0 at full clock, else the gravest reason."""
     reasons_by_gravity = ("other", "power_cap", "thermal", "power_brake", "hardware")
     cases = " or ".join(
-        f"{place} * {select(metrics.GPU_THROTTLED, f'reason={chr(34)}{reason}{chr(34)}', _GPU)}"
+        f"{place} * {select(gpu_metrics.GPU_THROTTLED, f'reason={chr(34)}{reason}{chr(34)}', _GPU)}"
         for place, reason in enumerate(reasons_by_gravity, start=1)
     )
     words = {
@@ -71,7 +73,7 @@ def _throttled() -> Panel:
         5: ("hardware", RED),
     }
     target = Target(by("max", _OF_GPU, of_run(f"max by (job, instance, rank, gpu) ({cases})")), _NAME)
-    return ribbon("Slowed by", target, shows=[metrics.GPU_THROTTLED], no_data=reasons.NO_GPU, words=words)
+    return ribbon("Slowed by", target, shows=[gpu_metrics.GPU_THROTTLED], no_data=reasons.NO_GPU, words=words)
 
 
 _SAMPLER = (("no figures", ORANGE), ("figures", GREEN))
@@ -81,8 +83,8 @@ _PROCESS = Row(
     [
         lines(
             "CPU",
-            Target(by("sum", "instance", rate(metrics.PROCESS_CPU)), _EACH),
-            shows=[metrics.PROCESS_CPU],
+            Target(by("sum", "instance", rate(PROCESS_CPU)), _EACH),
+            shows=[PROCESS_CPU],
             axis="cores",
             unit=NUMBER,
             min=0,
@@ -91,9 +93,9 @@ _PROCESS = Row(
         ),
         lines(
             "Memory",
-            Target(by("sum", "instance", values(metrics.PROCESS_MEMORY)), _EACH),
-            shows=[metrics.PROCESS_MEMORY],
-            unit=unit_of(metrics.PROCESS_MEMORY),
+            Target(by("sum", "instance", values(PROCESS_MEMORY)), _EACH),
+            shows=[PROCESS_MEMORY],
+            unit=unit_of(PROCESS_MEMORY),
             min=0,
             no_data=reasons.NO_RUN,
             width=12,
@@ -106,8 +108,8 @@ _TRUST = Row(
     [
         stat(
             "GPU figures",
-            Target(by("min", "instance", values(metrics.GPU_SAMPLER_UP)), _EACH, newest=True),
-            shows=[metrics.GPU_SAMPLER_UP],
+            Target(by("min", "instance", values(gpu_metrics.GPU_SAMPLER_UP)), _EACH, newest=True),
+            shows=[gpu_metrics.GPU_SAMPLER_UP],
             unit="none",
             words=dict(enumerate(_SAMPLER)),
             filled=True,
@@ -116,8 +118,8 @@ _TRUST = Row(
         ),
         table(
             "Read through",
-            Target(values(metrics.GPU_BACKEND), newest=True, table=True),
-            shows=[metrics.GPU_BACKEND],
+            Target(values(gpu_metrics.GPU_BACKEND), newest=True, table=True),
+            shows=[gpu_metrics.GPU_BACKEND],
             no_data=reasons.NO_RUN,
             columns={"instance": "instance", "backend": "library"},
             hidden=("Value", "job", "rank", "run_id"),
@@ -126,10 +128,10 @@ _TRUST = Row(
         ),
         lines(
             "Age of the figures",
-            Target(by("max", "instance", age(metrics.GPU_SAMPLE_TIME)), _EACH),
-            shows=[metrics.GPU_SAMPLE_TIME],
+            Target(by("max", "instance", age(gpu_metrics.GPU_SAMPLE_TIME)), _EACH),
+            shows=[gpu_metrics.GPU_SAMPLE_TIME],
             note="Rises while the driver does not answer; --watch.gpu-seconds says how often it is asked.",
-            unit=unit_of(metrics.GPU_SAMPLE_TIME),
+            unit=unit_of(gpu_metrics.GPU_SAMPLE_TIME),
             min=0,
             no_data=reasons.NO_GPU,
             width=6,
@@ -137,10 +139,10 @@ _TRUST = Row(
         ),
         lines(
             "What a look takes, looks that failed",
-            Target(by("max", "instance", values(metrics.GPU_SAMPLE_SECONDS)), "takes {{instance}}"),
-            Target(by("sum", "instance", rate(metrics.GPU_SAMPLE_ERRORS)), "failed a second {{instance}}"),
-            shows=[metrics.GPU_SAMPLE_SECONDS, metrics.GPU_SAMPLE_ERRORS],
-            unit=unit_of(metrics.GPU_SAMPLE_SECONDS),
+            Target(by("max", "instance", values(gpu_metrics.GPU_SAMPLE_SECONDS)), "takes {{instance}}"),
+            Target(by("sum", "instance", rate(gpu_metrics.GPU_SAMPLE_ERRORS)), "failed a second {{instance}}"),
+            shows=[gpu_metrics.GPU_SAMPLE_SECONDS, gpu_metrics.GPU_SAMPLE_ERRORS],
+            unit=unit_of(gpu_metrics.GPU_SAMPLE_SECONDS),
             min=0,
             no_data=reasons.NO_GPU,
             width=6,
@@ -152,9 +154,9 @@ _TRUST = Row(
 
 def _identities() -> str:
     """Identity and, where a stage computes on it, the stage of each GPU."""
-    info = of_run(select(metrics.GPU_INFO, _GPU))
-    used = f"max by (job, instance, rank, gpu, stage) ({select(metrics.STAGE_DEVICE, _GPU)})"
-    named = f"{used} * on (job, instance, rank, gpu) group_left (name, driver, uuid) {select(metrics.GPU_INFO, _GPU)}"
+    info = of_run(select(gpu_metrics.GPU_INFO, _GPU))
+    used = f"max by (job, instance, rank, gpu, stage) ({select(STAGE_DEVICE, _GPU)})"
+    named = f"{used} * on (job, instance, rank, gpu) group_left (name, driver, uuid) {select(gpu_metrics.GPU_INFO, _GPU)}"
     return filled(f"{of_run(named)} or on (job, instance, rank, gpu) {info}", "stage")
 
 
@@ -164,35 +166,35 @@ _WORK = Row(
         table(
             "GPUs, and the stages that compute on them",
             Target(_identities(), newest=True, table=True),
-            shows=[metrics.GPU_INFO, metrics.STAGE_DEVICE],
+            shows=[gpu_metrics.GPU_INFO, STAGE_DEVICE],
             columns={"instance": "instance", "gpu": "GPU", "name": "name", "stage": "stage", "driver": "driver", "uuid": "uuid"},
             hidden=("Value", "__name__", "job", "rank", "run_id"),
             no_data=reasons.NO_GPU,
         ),
-        _gauge("At least one kernel running", metrics.GPU_KERNEL_ACTIVE),
-        _gauge("Multiprocessors with work", metrics.GPU_SM_ACTIVE, no_data=reasons.NO_HOPPER),
-        _gauge("Occupancy of the multiprocessors", metrics.GPU_SM_OCCUPANCY, no_data=reasons.NO_HOPPER),
-        _gauge("Tensor cores at work", metrics.GPU_TENSOR_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
-        _gauge("Memory bandwidth in use", metrics.GPU_DRAM_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
-        _gauge("Traffic over PCIe", metrics.GPU_PCIE, width=6),
-        _gauge("Traffic over NVLink", metrics.GPU_NVLINK, no_data=reasons.NO_LINK, width=6),
+        _gauge("At least one kernel running", gpu_metrics.GPU_KERNEL_ACTIVE),
+        _gauge("Multiprocessors with work", gpu_metrics.GPU_SM_ACTIVE, no_data=reasons.NO_HOPPER),
+        _gauge("Occupancy of the multiprocessors", gpu_metrics.GPU_SM_OCCUPANCY, no_data=reasons.NO_HOPPER),
+        _gauge("Tensor cores at work", gpu_metrics.GPU_TENSOR_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
+        _gauge("Memory bandwidth in use", gpu_metrics.GPU_DRAM_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
+        _gauge("Traffic over PCIe", gpu_metrics.GPU_PCIE, width=6),
+        _gauge("Traffic over NVLink", gpu_metrics.GPU_NVLINK, no_data=reasons.NO_LINK, width=6),
     ],
 )
 
 _MEMORY = Row(
     "Does it fit?",
     [
-        _gauge("GPU memory", metrics.GPU_MEMORY_USED, metrics.GPU_MEMORY_TOTAL, metrics.GPU_MEMORY_RESERVED, width=12),
+        _gauge("GPU memory", gpu_metrics.GPU_MEMORY_USED, gpu_metrics.GPU_MEMORY_TOTAL, gpu_metrics.GPU_MEMORY_RESERVED, width=12),
         _gauge(
             "Torch's allocator",
-            metrics.ALLOCATED,
-            metrics.RESERVED,
-            metrics.ALLOCATED_PEAK,
+            gpu_metrics.ALLOCATED,
+            gpu_metrics.RESERVED,
+            gpu_metrics.ALLOCATED_PEAK,
             no_data=reasons.NO_ALLOCATOR,
             width=12,
         ),
-        _count("Cache emptied to find memory", metrics.ALLOCATOR_RETRIES, reasons.NO_ALLOCATOR, 12, bad=ORANGE),
-        _count("No memory found", metrics.ALLOCATOR_OOMS, reasons.NO_ALLOCATOR, 12),
+        _count("Cache emptied to find memory", gpu_metrics.ALLOCATOR_RETRIES, reasons.NO_ALLOCATOR, 12, bad=ORANGE),
+        _count("No memory found", gpu_metrics.ALLOCATOR_OOMS, reasons.NO_ALLOCATOR, 12),
     ],
 )
 
@@ -200,40 +202,40 @@ _HEALTH = Row(
     "Power, clocks, health",
     [
         _throttled(),
-        _gauge("Power", metrics.GPU_POWER, metrics.GPU_POWER_LIMIT),
+        _gauge("Power", gpu_metrics.GPU_POWER, gpu_metrics.GPU_POWER_LIMIT),
         lines(
             "Mean power, by the energy counter",
-            Target(by("max", _OF_GPU, rate(metrics.GPU_ENERGY, _GPU)), _NAME),
-            shows=[metrics.GPU_ENERGY],
-            unit=rate_unit_of(metrics.GPU_ENERGY),
+            Target(by("max", _OF_GPU, rate(gpu_metrics.GPU_ENERGY, _GPU)), _NAME),
+            shows=[gpu_metrics.GPU_ENERGY],
+            unit=rate_unit_of(gpu_metrics.GPU_ENERGY),
             min=0,
             no_data=reasons.NO_GPU,
         ),
         stat(
             "Energy",
-            Target(by("max", _OF_GPU, increase(metrics.GPU_ENERGY, _GPU)), _NAME, newest=True),
-            shows=[metrics.GPU_ENERGY],
+            Target(by("max", _OF_GPU, increase(gpu_metrics.GPU_ENERGY, _GPU)), _NAME, newest=True),
+            shows=[gpu_metrics.GPU_ENERGY],
             note="Within the time shown.",
-            unit=unit_of(metrics.GPU_ENERGY),
+            unit=unit_of(gpu_metrics.GPU_ENERGY),
             no_data=reasons.NO_GPU,
             width=8,
             height=8,
         ),
-        _gauge("Temperature", metrics.GPU_TEMPERATURE),
-        _gauge("Clocks", metrics.GPU_CLOCK),
+        _gauge("Temperature", gpu_metrics.GPU_TEMPERATURE),
+        _gauge("Clocks", gpu_metrics.GPU_CLOCK),
         lines(
             "XID errors a second",
-            Target(by("sum", _OF_GPU, rate(metrics.GPU_XIDS, _GPU)), _NAME),
-            shows=[metrics.GPU_XIDS],
+            Target(by("sum", _OF_GPU, rate(gpu_metrics.GPU_XIDS, _GPU)), _NAME),
+            shows=[gpu_metrics.GPU_XIDS],
             unit=PER_SECOND,
             min=0,
             no_data=reasons.NO_GPU,
         ),
-        _count("XID errors", metrics.GPU_XIDS, reasons.NO_GPU, 8),
+        _count("XID errors", gpu_metrics.GPU_XIDS, reasons.NO_GPU, 8),
         stat(
             "Newest XID",
-            Target(by("max", _OF_GPU, f"({values(metrics.GPU_XID_CODE, _GPU)}) > 0"), _NAME, newest=True),
-            shows=[metrics.GPU_XID_CODE],
+            Target(by("max", _OF_GPU, f"({values(gpu_metrics.GPU_XID_CODE, _GPU)}) > 0"), _NAME, newest=True),
+            shows=[gpu_metrics.GPU_XID_CODE],
             note="NVIDIA's table of XID errors says what each code means.",
             unit="none",
             no_data=f"No XID error since the trainer began. {reasons.NO_GPU}",
@@ -242,8 +244,8 @@ _HEALTH = Row(
         ),
         stat(
             "Newest XID was",
-            Target(f"{by('max', _OF_GPU, f'({values(metrics.GPU_XID_TIME, _GPU)}) > 0')} * 1000", _NAME, newest=True),
-            shows=[metrics.GPU_XID_TIME],
+            Target(f"{by('max', _OF_GPU, f'({values(gpu_metrics.GPU_XID_TIME, _GPU)}) > 0')} * 1000", _NAME, newest=True),
+            shows=[gpu_metrics.GPU_XID_TIME],
             unit="dateTimeFromNow",
             no_data=f"No XID error since the trainer began. {reasons.NO_GPU}",
             thresholds=((None, RED),),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana import reasons
+from grafana import no_data
 from grafana.dashboard import Dashboard, Row
 from grafana.panels import GREEN, ORANGE, RED, Panel, Target, bars, lines, stat, table
 from grafana.queries import (
@@ -25,8 +25,10 @@ from grafana.queries import (
     values,
 )
 from grafana.units import AGO, NUMBER, TIME_OF_DAY, rate_unit_of, unit_of
-from trainer import metrics
-from trainer.metrics import Metric
+from trainer.metrics.catalogue import run as run_metrics
+from trainer.metrics.catalogue import watching as watching_metrics
+from trainer.metrics.catalogue.metric import Metric
+from trainer.metrics.catalogue.training import DROPPED, EVALUATION_SECONDS, EVALUATIONS, LAST_STEP_TIME, SKIPPED_STEPS
 
 _RUN, _EACH = "{{run_id}}", "{{instance}}"
 _ANY_IS_BAD = ((None, GREEN), (0.5, RED))
@@ -36,14 +38,14 @@ _ANY_IS_ODD = ((None, GREEN), (0.5, ORANGE))
 def _counts(title: str, metric: Metric, label: str, **more: Any) -> Panel:
     """How much a counter rose in the time shown, a bar for each value of its label."""
     target = Target(by("sum", label, increase(metric)), f"{{{{{label}}}}}", newest=True)
-    settings = {"unit": NUMBER, "decimals": 0, "min": 0, "width": 6, "note": "Within the time shown.", "no_data": reasons.NO_RUN}
+    settings = {"unit": NUMBER, "decimals": 0, "min": 0, "width": 6, "note": "Within the time shown.", "no_data": no_data.NO_RUN}
     return bars(title, target, shows=[metric], **{**settings, **more})
 
 
 def _rising(title: str, metric: Metric, label: str, **more: Any) -> Panel:
     """A counter's rate over time, a curve for each value of its label."""
     target = Target(by("sum", label, rate(metric)), f"{{{{{label}}}}}")
-    settings = {"unit": rate_unit_of(metric), "min": 0, "no_data": reasons.NO_RUN}
+    settings = {"unit": rate_unit_of(metric), "min": 0, "no_data": no_data.NO_RUN}
     return lines(title, target, shows=[metric], **{**settings, **more})
 
 
@@ -62,7 +64,7 @@ _ALERTS = Row(
             unit="none",
             words={0: ("no", RED), 1: ("yes", GREEN)},
             filled=True,
-            no_data=reasons.NO_TARGET,
+            no_data=no_data.NO_TARGET,
         ),
         stat(
             "Alert rules at work",
@@ -75,25 +77,25 @@ _ALERTS = Row(
         ),
         stat(
             "Began",
-            Target(f"{by('max', 'run_id', values(metrics.START_TIME))} * 1000", _RUN, newest=True),
-            shows=[metrics.START_TIME],
+            Target(f"{by('max', 'run_id', values(run_metrics.START_TIME))} * 1000", _RUN, newest=True),
+            shows=[run_metrics.START_TIME],
             unit=TIME_OF_DAY,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
             width=6,
         ),
         stat(
             "Resumed before",
-            Target(by("max", "run_id", values(metrics.RESTARTS)), _RUN, newest=True),
-            shows=[metrics.RESTARTS],
+            Target(by("max", "run_id", values(run_metrics.RESTARTS)), _RUN, newest=True),
+            shows=[run_metrics.RESTARTS],
             unit=NUMBER,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
         stat(
             "Newest step was",
-            Target(f"{by('max', 'run_id', of_run(f'({select(metrics.LAST_STEP_TIME)} > 0)'))} * 1000", _RUN, newest=True),
-            shows=[metrics.LAST_STEP_TIME],
+            Target(f"{by('max', 'run_id', of_run(f'({select(LAST_STEP_TIME)} > 0)'))} * 1000", _RUN, newest=True),
+            shows=[LAST_STEP_TIME],
             unit=AGO,
-            no_data=reasons.NO_STEP,
+            no_data=no_data.NO_STEP,
             width=6,
         ),
         table(
@@ -126,53 +128,53 @@ _CHECKPOINTS = Row(
                 by(
                     "max",
                     "run_id",
-                    f"{values(metrics.GLOBAL_STEP)} - {ON_TARGET} group_left () {select(metrics.CHECKPOINT_STEP)}",
+                    f"{values(run_metrics.GLOBAL_STEP)} - {ON_TARGET} group_left () {select(run_metrics.CHECKPOINT_STEP)}",
                 ),
                 "lost {{run_id}}",
             ),
-            Target(by("max", "run_id", of_run(f"({select(metrics.CHECKPOINT_EVERY)} > 0)")), "written every {{run_id}}"),
-            shows=[metrics.CHECKPOINT_STEP, metrics.GLOBAL_STEP, metrics.CHECKPOINT_EVERY],
+            Target(by("max", "run_id", of_run(f"({select(run_metrics.CHECKPOINT_EVERY)} > 0)")), "written every {{run_id}}"),
+            shows=[run_metrics.CHECKPOINT_STEP, run_metrics.GLOBAL_STEP, run_metrics.CHECKPOINT_EVERY],
             unit=NUMBER,
             axis="steps",
             min=0,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
         lines(
             "Age of the newest checkpoint",
-            Target(by("max", "run_id", age(metrics.CHECKPOINT_TIME)), _RUN),
-            shows=[metrics.CHECKPOINT_TIME],
-            unit=unit_of(metrics.CHECKPOINT_TIME),
+            Target(by("max", "run_id", age(run_metrics.CHECKPOINT_TIME)), _RUN),
+            shows=[run_metrics.CHECKPOINT_TIME],
+            unit=unit_of(run_metrics.CHECKPOINT_TIME),
             min=0,
             no_data=_NO_CHECKPOINT,
         ),
-        _counts("Checkpoints", metrics.CHECKPOINTS, "outcome", width=8),
+        _counts("Checkpoints", run_metrics.CHECKPOINTS, "outcome", width=8),
         lines(
             "Time to write one",
-            Target(quantile(0.5, metrics.CHECKPOINT_SECONDS, "run_id"), "half {{run_id}}"),
-            Target(quantile(0.95, metrics.CHECKPOINT_SECONDS, "run_id"), "95 % {{run_id}}"),
-            shows=[metrics.CHECKPOINT_SECONDS],
+            Target(quantile(0.5, run_metrics.CHECKPOINT_SECONDS, "run_id"), "half {{run_id}}"),
+            Target(quantile(0.95, run_metrics.CHECKPOINT_SECONDS, "run_id"), "95 % {{run_id}}"),
+            shows=[run_metrics.CHECKPOINT_SECONDS],
             note="Drawn only where one was written; training goes on meanwhile.",
-            unit=unit_of(metrics.CHECKPOINT_SECONDS),
+            unit=unit_of(run_metrics.CHECKPOINT_SECONDS),
             min=0,
             no_data=_NO_CHECKPOINT,
         ),
         stat(
             "Size of the newest",
-            Target(by("max", "run_id", of_run(f"({select(metrics.CHECKPOINT_BYTES)} > 0)")), _RUN, newest=True),
-            shows=[metrics.CHECKPOINT_BYTES],
-            unit=unit_of(metrics.CHECKPOINT_BYTES),
+            Target(by("max", "run_id", of_run(f"({select(run_metrics.CHECKPOINT_BYTES)} > 0)")), _RUN, newest=True),
+            shows=[run_metrics.CHECKPOINT_BYTES],
+            unit=unit_of(run_metrics.CHECKPOINT_BYTES),
             no_data=_NO_CHECKPOINT,
             width=8,
             height=8,
         ),
         lines(
             "Disk",
-            Target(by("min", "instance", values(metrics.DISK_FREE)), "free {{instance}}"),
-            Target(by("max", "instance", values(metrics.DISK_SIZE)), "size {{instance}}"),
-            shows=[metrics.DISK_FREE, metrics.DISK_SIZE],
-            unit=unit_of(metrics.DISK_FREE),
+            Target(by("min", "instance", values(run_metrics.DISK_FREE)), "free {{instance}}"),
+            Target(by("max", "instance", values(run_metrics.DISK_SIZE)), "size {{instance}}"),
+            shows=[run_metrics.DISK_FREE, run_metrics.DISK_SIZE],
+            unit=unit_of(run_metrics.DISK_FREE),
             min=0,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
     ],
 )
@@ -180,35 +182,35 @@ _CHECKPOINTS = Row(
 _FAILURES = Row(
     "What failed, what was left out?",
     [
-        _counts("Steps skipped", metrics.SKIPPED_STEPS, "reason", thresholds=_ANY_IS_ODD),
-        _counts("Conversations left out", metrics.DROPPED, "reason", thresholds=_ANY_IS_ODD),
-        _counts("Messages in the log", metrics.LOG_MESSAGES, "level", thresholds=_ANY_IS_ODD),
-        _counts("Errors within watching", metrics.WATCH_ERRORS, "part", thresholds=_ANY_IS_BAD),
-        _rising("Steps skipped, over time", metrics.SKIPPED_STEPS, "reason", width=6),
-        _rising("Messages, over time", metrics.LOG_MESSAGES, "level", width=6),
+        _counts("Steps skipped", SKIPPED_STEPS, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Conversations left out", DROPPED, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Messages in the log", watching_metrics.LOG_MESSAGES, "level", thresholds=_ANY_IS_ODD),
+        _counts("Errors within watching", watching_metrics.WATCH_ERRORS, "part", thresholds=_ANY_IS_BAD),
+        _rising("Steps skipped, over time", SKIPPED_STEPS, "reason", width=6),
+        _rising("Messages, over time", watching_metrics.LOG_MESSAGES, "level", width=6),
         stat(
             "Writes to the record that failed",
-            Target(by("sum", "run_id", increase(metrics.RECORD_ERRORS)), _RUN, newest=True),
-            shows=[metrics.RECORD_ERRORS],
+            Target(by("sum", "run_id", increase(watching_metrics.RECORD_ERRORS)), _RUN, newest=True),
+            shows=[watching_metrics.RECORD_ERRORS],
             note="Within the time shown.",
             unit=NUMBER,
             decimals=0,
             thresholds=_ANY_IS_BAD,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
             width=6,
             height=8,
         ),
-        _counts("Control requests", metrics.CONTROL_REQUESTS, "action"),
-        _counts("Evaluations", metrics.EVALUATIONS, "outcome"),
+        _counts("Control requests", watching_metrics.CONTROL_REQUESTS, "action"),
+        _counts("Evaluations", EVALUATIONS, "outcome"),
         lines(
             "Time of an evaluation",
-            Target(quantile(0.5, metrics.EVALUATION_SECONDS, "run_id"), "half {{run_id}}"),
-            Target(quantile(0.95, metrics.EVALUATION_SECONDS, "run_id"), "95 % {{run_id}}"),
-            shows=[metrics.EVALUATION_SECONDS],
+            Target(quantile(0.5, EVALUATION_SECONDS, "run_id"), "half {{run_id}}"),
+            Target(quantile(0.95, EVALUATION_SECONDS, "run_id"), "95 % {{run_id}}"),
+            shows=[EVALUATION_SECONDS],
             note="Drawn only where one ended.",
-            unit=unit_of(metrics.EVALUATION_SECONDS),
+            unit=unit_of(EVALUATION_SECONDS),
             min=0,
-            no_data=reasons.NO_EVALUATION,
+            no_data=no_data.NO_EVALUATION,
             width=18,
         ),
     ],
@@ -218,7 +220,10 @@ _WATCHING = Row(
     "What does watching cost?",
     [
         _rising(
-            "Time spent on watching", metrics.WATCH_SECONDS, "part", note="As a share of the time; `record` is the drafter's own."
+            "Time spent on watching",
+            watching_metrics.WATCH_SECONDS,
+            "part",
+            note="As a share of the time; `record` is the drafter's own.",
         ),
         lines(
             "Scrapes",
@@ -226,7 +231,7 @@ _WATCHING = Row(
             shows=[SCRAPE_SECONDS],
             unit=unit_of(SCRAPE_SECONDS),
             min=0,
-            no_data=reasons.NO_TARGET,
+            no_data=no_data.NO_TARGET,
         ),
         lines(
             "Series of a scrape",
@@ -234,22 +239,22 @@ _WATCHING = Row(
             shows=[SCRAPE_SAMPLES],
             unit=NUMBER,
             min=0,
-            no_data=reasons.NO_TARGET,
+            no_data=no_data.NO_TARGET,
         ),
-        _counts("Requests refused", metrics.HTTP_REFUSED, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Requests refused", watching_metrics.HTTP_REFUSED, "reason", thresholds=_ANY_IS_ODD),
         lines(
             "Open event streams",
-            Target(by("sum", "instance", values(metrics.EVENT_STREAMS)), _EACH),
-            shows=[metrics.EVENT_STREAMS],
+            Target(by("sum", "instance", values(watching_metrics.EVENT_STREAMS)), _EACH),
+            shows=[watching_metrics.EVENT_STREAMS],
             unit=NUMBER,
             min=0,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
             width=6,
         ),
         stat(
             "Other trackers follow",
-            Target(by("min", "instance, tracker", values(metrics.TRACKER_UP)), "{{tracker}} {{instance}}", newest=True),
-            shows=[metrics.TRACKER_UP],
+            Target(by("min", "instance, tracker", values(watching_metrics.TRACKER_UP)), "{{tracker}} {{instance}}", newest=True),
+            shows=[watching_metrics.TRACKER_UP],
             unit="none",
             words={0: ("no", ORANGE), 1: ("yes", GREEN)},
             no_data="No other tracker was asked for with --trackers.",
@@ -258,18 +263,18 @@ _WATCHING = Row(
         ),
         _counts(
             "Messages that trackers did not take",
-            metrics.TRACKER_DROPPED,
+            watching_metrics.TRACKER_DROPPED,
             "tracker",
             thresholds=_ANY_IS_ODD,
             no_data="No other tracker was asked for with --trackers.",
         ),
         table(
             "Versions",
-            Target(filled(values(metrics.BUILD_INFO), "git_commit"), newest=True, table=True),
-            shows=[metrics.BUILD_INFO],
+            Target(filled(values(run_metrics.BUILD_INFO), "git_commit"), newest=True, table=True),
+            shows=[run_metrics.BUILD_INFO],
             columns={"instance": "instance", "version": "version", "git_commit": "commit", "python": "Python", "torch": "torch"},
             hidden=("Value", "job", "rank", "run_id"),
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
     ],
 )

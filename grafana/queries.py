@@ -8,12 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trainer import metrics
-from trainer.metrics import Metric
+from trainer.metrics.catalogue import run as run_metrics
+from trainer.metrics.catalogue.metric import Metric
+from trainer.metrics.catalogue.stages import STAGE_SECONDS
+from trainer.metrics.catalogue.training import STEPS
 
 HERE = 'job=~"$job", instance=~"$instance"'
 OF_RUN = 'run_id=~"$run"'
-RUN_INFO = f"{metrics.RUN_INFO.full_name}{{{HERE}, {OF_RUN}}}"
+RUN_INFO = f"{run_metrics.RUN_INFO.full_name}{{{HERE}, {OF_RUN}}}"
 ON_TARGET = "on (job, instance, rank)"
 # Alerts of our rules, but the one that always fires.
 OURS = 'alertname=~"Draftscope.*", alertname!="DraftscopeWatchdog"'
@@ -40,18 +42,18 @@ Series = Metric | Outside
 VERDICT_WORDS = Outside(
     full_name="instance:draftscope_verdict:words",
     help="A recording rule: the verdict in the words that the sentence of `/status` begins with.",
-    question=metrics.VERDICT.question,
+    question=run_metrics.VERDICT.question,
 )
 HOLDING_STAGE = Outside(
     full_name="instance:draftscope_holding_stage:busy_ratio",
     help="A recording rule: the busiest stage, and the share of its threads' time in which it worked.",
-    question=metrics.STAGE_SECONDS.question,
+    question=STAGE_SECONDS.question,
     unit="ratio",
 )
 STEPS_RATE = Outside(
     full_name="instance:draftscope_steps:rate5m",
     help="A recording rule: optimizer steps a second over five minutes.",
-    question=metrics.STEPS.question,
+    question=STEPS.question,
     per_run=True,
 )
 STEPS_MEDIAN = Outside(

@@ -4,13 +4,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from grafana import pipeline, reasons
+from grafana import no_data, run_rows
 from grafana.dashboard import Dashboard, Row, run_link
 from grafana.panels import BLUE, GREEN, GREY, ORANGE, RED, Panel, Target, lines, ribbon, stat, table
 from grafana.queries import HOLDING_STAGE, OF_RUN, VERDICT_WORDS, by, chosen_number, filled, increase, select, values
 from grafana.units import NUMBER, SCIENTIFIC, unit_of
-from trainer import metrics
-from trainer.metrics import Metric
+from trainer.metrics.catalogue.metric import Metric
+from trainer.metrics.catalogue.run import (
+    GLOBAL_STEP,
+    HEADROOM,
+    LOST_DEVICE_SECONDS,
+    MAX_STEPS,
+    PROGRESS,
+    REMAINING,
+    RUN_INFO,
+    RUN_STATES,
+    STATE,
+    VERDICT,
+    VERDICT_STATES,
+)
+from trainer.metrics.catalogue.stages import STAGES
+from trainer.metrics.catalogue.training import (
+    ESTIMATED_ACCEPTANCE,
+    EVALUATION_ACCEPTED,
+    EVALUATION_ROUNDS,
+    EVALUATION_STEP,
+    GRAD_NORM,
+    HELD_OUT_ACCEPTANCE,
+    LEARNING_RATE,
+    LOSS,
+    MEASURED_ACCEPTANCE,
+    MEASURED_POSITION,
+    POSITION_ACCURACY,
+)
 
 _STATE_COLORS = {"running": GREEN, "finished": BLUE, "paused": ORANGE, "stalled": RED, "failed": RED}
 _RATIO: dict[str, Any] = {"unit": "percentunit", "min": 0, "max": 1}
@@ -24,26 +50,26 @@ def _who_held_it() -> Panel:
     """A number for each verdict; where a stage holds the run back, one for each stage."""
     cases: list[tuple[str, ...]] = []
     words: dict[int, tuple[str, str]] = {}
-    for state in metrics.VERDICT_STATES:
-        for stage in metrics.STAGES if state == "stage_holds" else ("",):
+    for state in VERDICT_STATES:
+        for stage in STAGES if state == "stage_holds" else ("",):
             cases.append((f'state="{state}"', *([f'stage="{stage}"'] if stage else [])))
-            color = reasons.STAGE_COLORS.get(stage, reasons.VERDICT_COLORS[state])
+            color = no_data.STAGE_COLORS.get(stage, no_data.VERDICT_COLORS[state])
             words[len(cases)] = (f"{stage} holds it" if stage else state.replace("_", " "), color)
-    number = by("max", "run_id, instance", chosen_number(metrics.VERDICT, cases))
+    number = by("max", "run_id, instance", chosen_number(VERDICT, cases))
     target = Target(number, "{{run_id}} {{instance}}")
-    return ribbon("Who held the run back, and when", target, shows=[metrics.VERDICT], no_data=reasons.NO_RUN, words=words)
+    return ribbon("Who held the run back, and when", target, shows=[VERDICT], no_data=no_data.NO_RUN, words=words)
 
 
 def _state() -> Panel:
-    words = {place: (state, _STATE_COLORS.get(state, GREY)) for place, state in enumerate(metrics.RUN_STATES, start=1)}
-    number = chosen_number(metrics.STATE, [(f'state="{state}"',) for state in metrics.RUN_STATES])
+    words = {place: (state, _STATE_COLORS.get(state, GREY)) for place, state in enumerate(RUN_STATES, start=1)}
+    number = chosen_number(STATE, [(f'state="{state}"',) for state in RUN_STATES])
     target = Target(by("max", "run_id, instance", number), "{{run_id}} {{instance}}")
-    return ribbon("State", target, shows=[metrics.STATE], no_data=reasons.NO_RUN, words=words)
+    return ribbon("State", target, shows=[STATE], no_data=no_data.NO_RUN, words=words)
 
 
 def _curve(metric: Metric, title: str, unit: str, **more: Any) -> Panel:
     target = Target(by("avg", "run_id", values(metric)), "{{run_id}}")
-    settings = {"note": reasons.AGAINST_TIME, "no_data": reasons.NO_STEP, "link": run_link(), **more}
+    settings = {"note": no_data.AGAINST_TIME, "no_data": no_data.NO_STEP, "link": run_link(), **more}
     return lines(title, target, shows=[metric], unit=unit, **settings)
 
 
@@ -51,12 +77,12 @@ _VERDICT = stat(
     "Verdict",
     *(
         Target(values(VERDICT_WORDS, f'state=~"{"|".join(states)}"'), "{{words}}", newest=True)
-        for states in (reasons.BAD_VERDICTS, reasons.ODD_VERDICTS, reasons.GOOD_VERDICTS)
+        for states in (no_data.BAD_VERDICTS, no_data.ODD_VERDICTS, no_data.GOOD_VERDICTS)
     ),
-    shows=[VERDICT_WORDS, metrics.VERDICT],
+    shows=[VERDICT_WORDS, VERDICT],
     note="The words that the sentence of `/status` begins with.",
     unit="none",
-    no_data=f"No verdict. {reasons.RULES_LACK} {reasons.NO_RUN}",
+    no_data=f"No verdict. {no_data.RULES_LACK} {no_data.NO_RUN}",
     ref_colors={"A": RED, "B": ORANGE, "C": GREEN},
     name_alone=True,
     filled=True,
@@ -67,118 +93,118 @@ _NOW = Row(
     "Now",
     [
         _VERDICT,
-        stat("Progress", _newest(metrics.PROGRESS), shows=[metrics.PROGRESS], no_data=reasons.NO_RUN, **_RATIO),
+        stat("Progress", _newest(PROGRESS), shows=[PROGRESS], no_data=no_data.NO_RUN, **_RATIO),
         stat(
             "Time to go",
-            _newest(metrics.REMAINING),
-            shows=[metrics.REMAINING],
-            unit=unit_of(metrics.REMAINING),
+            _newest(REMAINING),
+            shows=[REMAINING],
+            unit=unit_of(REMAINING),
             no_data="No pace: the run has not got on in the last minute, or has ended.",
         ),
         stat(
             "Step",
-            _newest(metrics.GLOBAL_STEP, "step"),
-            _newest(metrics.MAX_STEPS, "of"),
-            shows=[metrics.GLOBAL_STEP, metrics.MAX_STEPS],
+            _newest(GLOBAL_STEP, "step"),
+            _newest(MAX_STEPS, "of"),
+            shows=[GLOBAL_STEP, MAX_STEPS],
             unit=NUMBER,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
         table(
             "Run",
-            Target(filled(select(metrics.RUN_INFO, OF_RUN), "git_commit"), newest=True, table=True),
-            shows=[metrics.RUN_INFO],
+            Target(filled(select(RUN_INFO, OF_RUN), "git_commit"), newest=True, table=True),
+            shows=[RUN_INFO],
             columns={"run_id": "run", "target": "target", "version": "version", "git_commit": "commit", "instance": "instance"},
             hidden=("Value", "__name__", "job"),
             width=12,
             height=4,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
         stat(
             "Busiest stage",
             Target(values(HOLDING_STAGE), "{{stage}}", newest=True),
             shows=[HOLDING_STAGE],
-            no_data=f"No stage at work. {reasons.RULES_LACK}",
+            no_data=f"No stage at work. {no_data.RULES_LACK}",
             **_RATIO,
         ),
         stat(
             "Headroom",
-            _newest(metrics.HEADROOM),
-            shows=[metrics.HEADROOM],
-            unit=unit_of(metrics.HEADROOM),
+            _newest(HEADROOM),
+            shows=[HEADROOM],
+            unit=unit_of(HEADROOM),
             min=0,
-            no_data=reasons.NO_RUN,
+            no_data=no_data.NO_RUN,
         ),
         stat(
             "Device time lost",
-            Target(by("sum", "run_id", increase(metrics.LOST_DEVICE_SECONDS)), "{{run_id}}", newest=True),
-            shows=[metrics.LOST_DEVICE_SECONDS],
+            Target(by("sum", "run_id", increase(LOST_DEVICE_SECONDS)), "{{run_id}}", newest=True),
+            shows=[LOST_DEVICE_SECONDS],
             note="Within the time shown.",
-            unit=unit_of(metrics.LOST_DEVICE_SECONDS),
-            no_data=reasons.NO_RUN,
+            unit=unit_of(LOST_DEVICE_SECONDS),
+            no_data=no_data.NO_RUN,
         ),
-        pipeline.STRIP,
+        run_rows.STRIP,
         _who_held_it(),
         _state(),
     ],
 )
 
 _ACCEPTANCE = (
-    ("estimated", metrics.ESTIMATED_ACCEPTANCE),
-    ("held out, estimated", metrics.HELD_OUT_ACCEPTANCE),
-    ("measured", metrics.MEASURED_ACCEPTANCE),
+    ("estimated", ESTIMATED_ACCEPTANCE),
+    ("held out, estimated", HELD_OUT_ACCEPTANCE),
+    ("measured", MEASURED_ACCEPTANCE),
 )
 
 _LEARNING = Row(
     "Is it learning?",
     [
-        _curve(metrics.LOSS, "Loss, against time", "none", width=12),
+        _curve(LOSS, "Loss, against time", "none", width=12),
         lines(
             "Acceptance length, estimated and measured",
             *(Target(by("avg", "run_id", values(metric)), f"{name} {{{{run_id}}}}") for name, metric in _ACCEPTANCE),
             shows=[metric for _, metric in _ACCEPTANCE],
-            note=reasons.AGAINST_TIME,
+            note=no_data.AGAINST_TIME,
             axis="tokens per round",
-            unit=unit_of(metrics.MEASURED_ACCEPTANCE),
+            unit=unit_of(MEASURED_ACCEPTANCE),
             colors={"^estimated": BLUE, "^held out": ORANGE, "^measured": GREEN},
-            no_data=reasons.NO_STEP,
+            no_data=no_data.NO_STEP,
             link=run_link(),
             width=12,
         ),
         lines(
             "Right by position, estimated",
-            Target(by("avg", "run_id, position", values(metrics.POSITION_ACCURACY)), "{{position}} {{run_id}}"),
-            shows=[metrics.POSITION_ACCURACY],
-            no_data=reasons.NO_STEP,
+            Target(by("avg", "run_id, position", values(POSITION_ACCURACY)), "{{position}} {{run_id}}"),
+            shows=[POSITION_ACCURACY],
+            no_data=no_data.NO_STEP,
             width=12,
             **_RATIO,
         ),
         lines(
             "Kept by position, measured",
-            Target(by("avg", "run_id, position", values(metrics.MEASURED_POSITION)), "{{position}} {{run_id}}"),
-            shows=[metrics.MEASURED_POSITION],
-            no_data=reasons.NO_EVALUATION,
+            Target(by("avg", "run_id, position", values(MEASURED_POSITION)), "{{position}} {{run_id}}"),
+            shows=[MEASURED_POSITION],
+            no_data=no_data.NO_EVALUATION,
             width=12,
             **_RATIO,
         ),
-        _curve(metrics.LEARNING_RATE, "Learning rate", SCIENTIFIC),
-        _curve(metrics.GRAD_NORM, "Gradient norm", "none", logarithmic=True),
+        _curve(LEARNING_RATE, "Learning rate", SCIENTIFIC),
+        _curve(GRAD_NORM, "Gradient norm", "none", logarithmic=True),
         stat(
             "Measured at step",
-            _newest(metrics.EVALUATION_STEP),
-            shows=[metrics.EVALUATION_STEP],
+            _newest(EVALUATION_STEP),
+            shows=[EVALUATION_STEP],
             unit=NUMBER,
-            no_data=reasons.NO_EVALUATION,
+            no_data=no_data.NO_EVALUATION,
             height=8,
         ),
         stat(
             "Measured on",
-            Target(by("sum", "run_id", increase(metrics.EVALUATION_ROUNDS)), "rounds", newest=True),
-            Target(by("sum", "run_id", increase(metrics.EVALUATION_ACCEPTED)), "draft tokens kept", newest=True),
-            shows=[metrics.EVALUATION_ROUNDS, metrics.EVALUATION_ACCEPTED],
+            Target(by("sum", "run_id", increase(EVALUATION_ROUNDS)), "rounds", newest=True),
+            Target(by("sum", "run_id", increase(EVALUATION_ACCEPTED)), "draft tokens kept", newest=True),
+            shows=[EVALUATION_ROUNDS, EVALUATION_ACCEPTED],
             note="Within the time shown.",
             unit=NUMBER,
             decimals=0,
-            no_data=reasons.NO_EVALUATION,
+            no_data=no_data.NO_EVALUATION,
             height=8,
         ),
     ],
@@ -187,7 +213,7 @@ _LEARNING = Row(
 RUN = Dashboard(
     uid="draftscope-run",
     title="Draftscope: Run",
-    description=f"Is it learning, how fast, and what holds it back? {reasons.AGAINST_TIME}",
-    rows=[_NOW, _LEARNING, pipeline.PACE, pipeline.STAGES, pipeline.QUEUES],
+    description=f"Is it learning, how fast, and what holds it back? {no_data.AGAINST_TIME}",
+    rows=[_NOW, _LEARNING, run_rows.PACE, run_rows.STAGES, run_rows.QUEUES],
     choices=["stage"],
 )

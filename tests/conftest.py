@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, sync_playwright
 
-from tests import chromium
+from tests.support import chromium
 
 # Set before any library is imported: a hub that is asked for by mistake answers at once instead of after its time-outs.
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -1,4 +1,4 @@
-"""The rules of the layout (docs/layout.md): who may import whom, how long a file may be, which words are used."""
+"""The rules of the layout (docs/layout.md), a test each: who may import whom, how long a file may be, which words are used."""
 
 import ast
 import re
@@ -10,28 +10,22 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, imported_modules, imported_names, name_of, product_modules, text_files, tree
+from tests.support.sources import ROOT, imported_modules, imported_names, name_of, product_modules, text_files, tree
 
 PRODUCT = product_modules("trainer", "dashboard", "grafana")
 TESTS = product_modules("tests")
 MODULES = {name_of(path) for path in PRODUCT}
+GRAPH = {name_of(path): imported_modules(path, MODULES) - {name_of(path)} for path in PRODUCT if path.name != "__init__.py"}
 
-# A station imports only stations before it.
-ROAD = (
-    "trainer.dataset",
-    "trainer.batches",
-    "trainer.target",
-    "trainer.anchors",
-    "trainer.drafter",
-    "trainer.loss",
-    "trainer.learner",
-)
-# They move and measure whatever they carry; what it is, they do not know.
-MECHANISM = ("trainer.queues", "trainer.stages")
-ASSEMBLY = ("trainer.train", "trainer.recorder", "trainer.status")
+# Two wings on one ground, joined at the top. A folder imports those before it in its wing, those of its own line excepted.
+GROUND = [["errors", "files", "formatting", "metrics", "record", "pipeline"], ["config"]]
+ROAD = [["devices"], ["data"], ["target"], ["drafter"], ["formats", "decoding"], ["evaluate", "prepare", "run"]]
+WATCH = [["gpus", "trackers"], ["monitor"], ["server"]]
+TOP = ["build", "watch", "train", "cli", "__main__"]
+FOR_OTHERS = ("trainer.metrics.catalogue", "trainer.record.format", "trainer.record.reader")
 
-LONG = {"trainer/metrics.py": "one declaration after another, nothing to split"}
-MOST_LINES, MOST_TEST_LINES, MOST_FUNCTION_LINES = 300, 400, 40
+MOST_LINES, MOST_TEST_LINES, MOST_FUNCTION_LINES, MOST_FILES = 300, 400, 40, 13
+LONG = {"trainer/metrics/catalogue/gpus.py": "one declaration after another, nothing to split"}
 CATCH_ALLS = {"utils", "util", "common", "core", "manager", "managers", "helpers", "misc", "components", "base"}
 SYNONYMS = {"teacher", "verifier", "student"}  # the words are target and drafter
 
@@ -40,88 +34,126 @@ def rel(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
 
 
-def ids(path: Path) -> str:
-    return rel(path)
+def folder(module: str) -> str:
+    """`trainer.data.batches` → `data`, `trainer.config` → `config`."""
+    return module.split(".")[1]
 
 
-def imports(module: str) -> set[str]:
-    path = ROOT / (module.replace(".", "/") + ".py")
-    return imported_modules(path, MODULES) - {"trainer", "dashboard"}
+def reached(module: str, graph: dict[str, set[str]] = GRAPH) -> set[str]:
+    """All that importing `module` imports, at any distance."""
+    seen: set[str] = set()
+    ahead = [module]
+    while ahead:
+        new = graph.get(ahead.pop(), set()) - seen
+        seen |= new
+        ahead += new
+    return seen
 
 
-@pytest.mark.parametrize("path", product_modules("dashboard", "grafana"), ids=ids)
-def test_what_draws_imports_only_the_catalogue_of_the_trainer(path: Path) -> None:
-    trainers = {name for name in imported_names(path) if name.split(".")[0] == "trainer"}
-    assert {name for name in trainers if not re.match(r"trainer\.metrics(\.|$)", name)} == set()
+def allowed(wing: list[list[str]], name: str) -> set[str]:
+    """The folders that `name` of `wing` may reach: itself, those before it, and the ground."""
+    place = next(number for number, line in enumerate(wing) if name in line)
+    before = {other for line in wing[:place] for other in line}
+    ground = {other for line in GROUND for other in line} if wing is not GROUND else set()
+    within = set(wing[place]) if wing is GROUND else {name}
+    return before | within | ground
 
 
-@pytest.mark.parametrize("path", product_modules("trainer"), ids=ids)
-def test_the_trainer_knows_nobody_who_draws(path: Path) -> None:
-    assert {name for name in imported_names(path) if name.split(".")[0] in ("dashboard", "grafana", "tests", "plotly")} == set()
+def test_road_and_watch_stand_on_the_ground_and_never_meet() -> None:
+    offenders = []
+    for module in GRAPH:
+        if module.startswith("trainer.") and folder(module) not in TOP:
+            wing = next(wing for wing in (GROUND, ROAD, WATCH) if any(folder(module) in line for line in wing))
+            reaches = {other for other in reached(module) if "." in other}
+            wrong = sorted(other for other in reaches if folder(other) not in allowed(wing, folder(module)))
+            offenders += [f"{module} reaches {', '.join(wrong)}"] if wrong else []
+    assert offenders == []
 
 
-@pytest.mark.parametrize("module", ["trainer.metrics", "trainer.metrics_doc"])
-def test_the_catalogue_needs_only_the_standard_library(module: str) -> None:
-    tops = {name.split(".")[0] for name in imported_names(ROOT / (module.replace(".", "/") + ".py"))}
-    assert tops - set(sys.stdlib_module_names) - {"trainer"} == set()
-    assert imports(module) <= {"trainer.metrics"}
+def test_every_folder_has_its_place_in_a_wing() -> None:
+    placed = {name for wing in (GROUND, ROAD, WATCH) for line in wing for name in line} | set(TOP)
+    assert {folder(module) for module in GRAPH if module.startswith("trainer.")} == placed
 
 
-@pytest.mark.parametrize("station", ROAD)
-def test_a_station_imports_only_earlier_ones(station: str) -> None:
-    later = set(ROAD[ROAD.index(station) + 1 :])
-    assert imports(station) & later == set()
-    assert imports(station) & set(MECHANISM + ASSEMBLY) == set(), "a station knows of no thread, queue or metric"
+def test_who_draws_imports_the_catalogue_and_the_record_of_the_trainer_and_nothing_else() -> None:
+    offenders = [
+        f"{module} reaches {other}"
+        for module in GRAPH
+        if module.split(".")[0] in ("dashboard", "grafana")
+        for other in sorted(reached(module))
+        if other.startswith("trainer.") and not other.startswith(FOR_OTHERS) and other not in ("trainer.metrics", "trainer.record")
+    ]
+    assert offenders == []
 
 
-@pytest.mark.parametrize("module", MECHANISM)
-def test_queues_and_stages_know_nothing_of_drafting(module: str) -> None:
-    tops = {name.split(".")[0] for name in imported_names(ROOT / (module.replace(".", "/") + ".py"))}
-    assert tops - set(sys.stdlib_module_names) - {"trainer"} == set(), "torch least of all"
-    assert imports(module) <= {"trainer.queues"}
+def test_the_trainer_knows_nobody_who_draws() -> None:
+    drawing = {"dashboard", "grafana", "tests", "plotly"}
+    offenders = [rel(path) for path in product_modules("trainer") if {n.split(".")[0] for n in imported_names(path)} & drawing]
+    assert offenders == []
+
+
+def test_what_others_read_of_the_trainer_needs_only_the_standard_library() -> None:
+    offenders = []
+    for path in product_modules("trainer/metrics/catalogue", "trainer/pipeline"):
+        offenders += _foreign(path)
+    for name in ("trainer/record/format.py", "trainer/record/reader.py"):
+        offenders += _foreign(ROOT / name)
+    assert offenders == []
+
+
+def _foreign(path: Path) -> list[str]:
+    tops = {name.split(".")[0] for name in imported_names(path)} - set(sys.stdlib_module_names) - {"trainer"}
+    return [f"{rel(path)} imports {top}" for top in sorted(tops)]
 
 
 def test_no_import_cycles() -> None:
-    graph = {name_of(path): imported_modules(path, MODULES) - {name_of(path), "trainer", "dashboard"} for path in PRODUCT}
     try:
-        list(TopologicalSorter(graph).static_order())
+        list(TopologicalSorter(GRAPH).static_order())
     except CycleError as error:
         pytest.fail(" → ".join(error.args[1]))
 
 
-@pytest.mark.parametrize("module", ["trainer.metrics", "dashboard.app"])
+@pytest.mark.parametrize("module", ["trainer.metrics.catalogue.index", "trainer.record.reader", "dashboard.app", "grafana.build"])
 def test_importing_it_loads_no_torch(module: str) -> None:
     heavy = f"import sys, {module}; print([m for m in ('torch', 'transformers', 'datasets', 'pandas') if m in sys.modules])"
     loaded = subprocess.run([sys.executable, "-c", heavy], cwd=ROOT, capture_output=True, text=True, check=True)
     assert loaded.stdout.strip() == "[]"
 
 
-@pytest.mark.parametrize("path", PRODUCT + TESTS, ids=ids)
-def test_files_are_small(path: Path) -> None:
-    lines = len(path.read_text(encoding="utf-8").splitlines())
-    most = MOST_TEST_LINES if path in TESTS else MOST_LINES
-    assert lines <= most or rel(path) in LONG, f"{lines} lines; what outgrows {most} becomes a folder of that name"
+def test_folders_hold_few_files() -> None:
+    folders = {path.parent for path in PRODUCT}
+    counts = {
+        rel(place): len([path for path in PRODUCT if path.parent == place and path.name != "__init__.py"]) for place in folders
+    }
+    assert {place: files for place, files in counts.items() if files > MOST_FILES} == {}
+
+
+def test_files_are_small() -> None:
+    most = dict.fromkeys(PRODUCT, MOST_LINES) | dict.fromkeys(TESTS, MOST_TEST_LINES)
+    lengths = {path: len(path.read_text(encoding="utf-8").splitlines()) for path in most}
+    assert {rel(path): lines for path, lines in lengths.items() if lines > most[path] and rel(path) not in LONG} == {}
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     return (node for node in ast.walk(tree(path)) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=ids)
-def test_functions_are_short(path: Path) -> None:
-    lengths = {f.name: f.end_lineno - f.lineno + 1 for f in functions(path) if f.end_lineno}
+def test_functions_are_short() -> None:
+    lengths = {f"{rel(path)}: {f.name}": f.end_lineno - f.lineno + 1 for path in PRODUCT for f in functions(path) if f.end_lineno}
     assert {name: lines for name, lines in lengths.items() if lines > MOST_FUNCTION_LINES} == {}
 
 
-@pytest.mark.parametrize("path", PRODUCT, ids=ids)
-def test_modules_say_what_they_are(path: Path) -> None:
-    assert set(path.relative_to(ROOT).with_suffix("").parts) & CATCH_ALLS == set(), "such a name collects everything"
-    if path.name != "__init__.py":
-        assert ast.get_docstring(tree(path)), "a module opens with what comes in and what goes out"
+def test_names_collect_nothing() -> None:
+    assert [rel(path) for path in PRODUCT if set(path.relative_to(ROOT).with_suffix("").parts) & CATCH_ALLS] == []
 
 
-def test_packages_are_empty() -> None:
-    assert [rel(path) for path in PRODUCT if path.name == "__init__.py" and path.read_text()] == []
+def test_modules_and_folders_open_with_what_they_are() -> None:
+    assert [rel(path) for path in PRODUCT if not ast.get_docstring(tree(path))] == []
+
+
+def test_packages_hold_one_line() -> None:
+    packages = [path for path in PRODUCT if path.name == "__init__.py"]
+    assert [rel(path) for path in packages if len(path.read_text(encoding="utf-8").splitlines()) != 1] == []
 
 
 def identifiers(path: Path) -> Iterator[str]:
@@ -129,10 +161,12 @@ def identifiers(path: Path) -> Iterator[str]:
         yield from (str(getattr(node, field)) for field in ("id", "arg", "attr", "name") if getattr(node, field, None))
 
 
-@pytest.mark.parametrize("path", PRODUCT + TESTS, ids=ids)
-def test_one_word_per_thing(path: Path) -> None:
-    words = {word for name in identifiers(path) for word in re.split(r"_|\.|(?<=[a-z])(?=[A-Z])", name)}
-    assert {word for word in words if word.lower() in SYNONYMS} == set()
+def test_one_word_per_thing() -> None:
+    offenders = []
+    for path in PRODUCT + TESTS:
+        words = {word for name in identifiers(path) for word in re.split(r"_|\.|(?<=[a-z])(?=[A-Z])", name)}
+        offenders += [f"{rel(path)}: {word}" for word in words if word.lower() in SYNONYMS]
+    assert offenders == []
 
 
 # Written in pieces, so that this file does not find itself.
@@ -152,32 +186,25 @@ def test_no_machine_and_no_registry_is_named() -> None:
     assert found == {}
 
 
-def test_the_layout_names_every_file_and_no_other() -> None:
-    layout = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\|[ \d|]* `([\w/]+\.py)` \|", layout, flags=re.MULTILINE))
-    there = {rel(path) for path in PRODUCT if path.name != "__init__.py"}
-    assert named == there
+def test_links_lead_to_files_that_exist() -> None:
+    broken = []
+    for page in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+        links = re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8"))
+        files = [link.partition("#")[0] for link in links if "://" not in link and not link.startswith("#")]
+        broken += [f"{rel(page)}: {link}" for link in files if not page.parent.joinpath(link).exists()]
+    assert broken == []
 
 
-def test_the_layout_numbers_the_stations_as_they_do_themselves() -> None:
-    layout = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
-    numbers = {path: int(number) for number, path in re.findall(r"^\| (\d+) \| `([\w/]+\.py)`", layout, flags=re.MULTILINE)}
-    docstrings = {rel(path): ast.get_docstring(tree(path)) or "" for path in PRODUCT}
-    own = {path: int(match[1]) for path, text in docstrings.items() if (match := re.match(r"Station (\d+)\.", text))}
-    assert numbers == own
-    assert sorted(own.values()) == list(range(1, len(own) + 1))
-
-
-@pytest.mark.parametrize("page", ["README.md", "CHANGELOG.md", *(f"docs/{p.name}" for p in (ROOT / "docs").glob("*.md"))])
-def test_links_lead_to_files_that_exist(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    links = [
-        link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link and not link.startswith("#")
-    ]
-    assert [link for link in links if not (ROOT / page).parent.joinpath(link).exists()] == []
-
-
-def test_what_the_readme_names_exists() -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"\b(?:trainer|dashboard|tests|docs|requirements)/[\w./-]*\w", readme))
-    assert {name for name in named if not (ROOT / name).exists()} == set()
+def test_paths_that_are_named_exist() -> None:
+    """In pages, settings and comments: `trainer/…`, `tests/…` and their like."""
+    wrong = []
+    for path in text_files():
+        if "decisions" not in path.parts and path.name != "CHANGELOG.md":
+            text = path.read_text(encoding="utf-8")
+            named = set(
+                re.findall(
+                    r"(?<![\w/.<-])(?:trainer|dashboard|grafana|tests|docs|docker)/[\w/-]+\.(?:py|md|yml|sh|js|toml)\b", text
+                )
+            )
+            wrong += [f"{rel(path)}: {name}" for name in sorted(named) if not (ROOT / name).exists()]
+    assert wrong == []

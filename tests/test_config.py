@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from tests.sources import ROOT, tree
-from trainer.config import ConfigError, DatasetConfig, LossConfig, TrainConfig, flag_of, require
+from tests.support.sources import ROOT, tree
+from trainer.config import DatasetConfig, LossConfig, TrainConfig
+from trainer.errors import ConfigError, flag_of, require
 
 ENOUGH = 55  # watching by others (token, announcing, lingering, GPUs, trackers) brought five; more than this and some should go
 

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from trainer.config import ConfigError, TrainConfig
-from trainer.devices import choose_precision, find_device, first_device, place, torch_view
-from trainer.gpus.device import NO_TORCH, UsedGpu
+from trainer.config import TrainConfig
+from trainer.devices import choose_precision, find_device, first_device, place
+from trainer.errors import ConfigError
+from trainer.gpus.device import NO_TORCH, TorchView, UsedGpu, torch_view
 
 Machine = Callable[..., None]
 
@@ -150,10 +151,15 @@ def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: i
     assert place(config(cpu_threads=asked)).cpu_threads == threads
 
 
+def seen(**devices: Any) -> TorchView:
+    placement = place(config(**devices))
+    return torch_view(placement.targets, placement.drafter)
+
+
 def test_what_torch_knows_of_the_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(HOPPER, HOPPER, HOPPER)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: SimpleNamespace(uuid=f"uuid-{number}"))
-    view = torch_view(place(config(target_devices=("cuda:2", "cuda:2", "cuda:0"), drafter_device="cuda:2")))
+    view = seen(target_devices=("cuda:2", "cuda:2", "cuda:0"), drafter_device="cuda:2")
     assert view.gpus == (UsedGpu(0, "uuid-0", ("target",)), UsedGpu(2, "uuid-2", ("target", "drafter"))), "the third is another's"
     assert view.memory_stats is torch.cuda.memory_stats
 
@@ -161,4 +167,4 @@ def test_what_torch_knows_of_the_gpus(machine: Machine, monkeypatch: pytest.Monk
 def test_a_run_on_the_cpu_wakes_no_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(HOPPER)
     monkeypatch.delattr(torch.cuda, "get_device_properties")
-    assert torch_view(place(config(target_devices=("cpu",), drafter_device="cpu"))) is NO_TORCH
+    assert seen(target_devices=("cpu",), drafter_device="cpu") is NO_TORCH

@@ -4,8 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from trainer import metrics, metrics_doc
-from trainer.metrics import CATALOGUE, OPEN_LABELS, Metric
+from trainer.metrics import page as metrics_doc
+from trainer.metrics.catalogue.gpus import GPU_BACKEND, GPU_CLOCK
+from trainer.metrics.catalogue.index import CATALOGUE
+from trainer.metrics.catalogue.metric import OPEN_LABELS, Metric
+from trainer.metrics.catalogue.run import VERDICT
+from trainer.metrics.catalogue.stages import STAGE_DEVICE, STAGE_ITEM_SECONDS, STAGE_SECONDS
+from trainer.metrics.catalogue.training import POSITION_ACCURACY
 
 
 def test_metrics_page_is_fresh() -> None:
@@ -32,7 +37,7 @@ def test_row_says_all_that_is_known() -> None:
 def test_check_tells_a_stale_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(metrics_doc, "PAGE", tmp_path / "metrics.md")
     assert metrics_doc.main(["--check"]) == 1, "a missing page is stale"
-    assert "docs/metrics.md differs from trainer/metrics.py: run `make format`." in capsys.readouterr().err
+    assert "docs/metrics.md differs from trainer/metrics/catalogue/: run `make format`." in capsys.readouterr().err
     assert metrics_doc.main([]) == 0
     assert metrics_doc.main(["--check"]) == 0
     metrics_doc.PAGE.write_text(metrics_doc.page() + "\n")
@@ -59,10 +64,10 @@ def test_what_labels_can_say_is_told_of_every_label() -> None:
 
 
 def test_series_of_one_metric() -> None:
-    assert metrics_doc.series(metrics.STAGE_SECONDS, gpus=2) == 12
-    assert metrics_doc.series(metrics.STAGE_ITEM_SECONDS, gpus=0) == 4 * (len(metrics.STAGE_ITEM_SECONDS.buckets) + 3)
-    assert metrics_doc.series(metrics.GPU_CLOCK, gpus=2) == 4
-    assert metrics_doc.series(metrics.GPU_BACKEND, gpus=2) == 1, "one of its words"
-    assert [metrics_doc.series(metrics.STAGE_DEVICE, gpus=gpus) for gpus in (0, 1, 3)] == [0, 2, 4], "the drafter on one of them"
-    assert metrics_doc.series(metrics.POSITION_ACCURACY, gpus=0, block_size=8) == 7
-    assert metrics_doc.series(metrics.VERDICT, gpus=0) == 17, "a stage only where the state is about one"
+    assert metrics_doc.series(STAGE_SECONDS, gpus=2) == 12
+    assert metrics_doc.series(STAGE_ITEM_SECONDS, gpus=0) == 4 * (len(STAGE_ITEM_SECONDS.buckets) + 3)
+    assert metrics_doc.series(GPU_CLOCK, gpus=2) == 4
+    assert metrics_doc.series(GPU_BACKEND, gpus=2) == 1, "one of its words"
+    assert [metrics_doc.series(STAGE_DEVICE, gpus=gpus) for gpus in (0, 1, 3)] == [0, 2, 4], "the drafter on one of them"
+    assert metrics_doc.series(POSITION_ACCURACY, gpus=0, block_size=8) == 7
+    assert metrics_doc.series(VERDICT, gpus=0) == 17, "a stage only where the state is about one"

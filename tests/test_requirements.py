@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.sources import ROOT, imported_names, product_modules
+from tests.support.sources import ROOT, imported_names, product_modules
 
 REQUIREMENTS = ROOT / "requirements"
 SETS = ("torch", "trainer", "dashboard", "demo", "demo-target", "dev", "trackers", "bench", "reference", "reference-needs")

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests import chromium
-from tests.sources import ROOT
+from tests.support import chromium
+from tests.support.sources import ROOT
 
 NOT_ROOT = "echo 1000"
 OLD_PYTHON = 'case "$*" in *--version*) echo "Python 3.9.2" ;; *) exit 1 ;; esac'

@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 
-from trainer.config import EXIT_INTERRUPTED, ConfigError
+from trainer.errors import EXIT_INTERRUPTED, ConfigError
 
 USAGE = """usage: python -m trainer COMMAND [options]
 
@@ -46,7 +46,7 @@ def main(words: list[str]) -> int:
 
 def run_train(words: list[str]) -> int:
     # Imported when it is known that the command needs them: torch and transformers take seconds.
-    from trainer.command import read_train_config
+    from trainer.cli import read_train_config
 
     config = read_train_config(words)
     from trainer.train import train
@@ -60,25 +60,25 @@ def run_train(words: list[str]) -> int:
 
 
 def run_prepare(words: list[str]) -> int:
-    from trainer.command import parse
-    from trainer.prepare import PrepareConfig, prepare
+    from trainer.cli import parse
+    from trainer.prepare.command import PrepareConfig, prepare
 
     prepare(parse(PrepareConfig, "prepare", words))
     return 0
 
 
 def run_evaluate(words: list[str]) -> int:
-    from trainer.command import parse
-    from trainer.evaluate import evaluate
-    from trainer.evaluation_plan import EvaluateOptions
+    from trainer.cli import parse
+    from trainer.evaluate.command import evaluate
+    from trainer.evaluate.plan import EvaluateOptions
 
     faithful = evaluate(parse(EvaluateOptions, "evaluate", words))
     return 0 if faithful else EXIT_FAILED
 
 
 def run_export(words: list[str]) -> int:
-    from trainer.command import parse
-    from trainer.export import ExportConfig, UnequalError, export
+    from trainer.cli import parse
+    from trainer.formats.export import ExportConfig, UnequalError, export
 
     config = parse(ExportConfig, "export", words)
     try:

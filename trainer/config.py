@@ -14,33 +14,13 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
-from trainer.metrics import TRACKERS
+from trainer.errors import require
+from trainer.metrics.catalogue.watching import TRACKERS
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Objective = Literal["cross_entropy", "dpace", "distillation"]
 
 RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
-
-EXIT_INTERRUPTED = 130
-
-
-class ConfigError(Exception):
-    """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2.
-
-    No `ValueError`: tyro catches those, and would say in a box that a class cannot be made.
-    """
-
-
-def require(condition: bool, name: str, limit: str, value: object) -> None:
-    """Raise `ConfigError` naming the flag of the field `name`, its limit and the value given, if any, unless `condition` holds."""
-    if not condition:
-        got = "" if value is None else f", got {value!r}"
-        raise ConfigError(f"{flag_of(name)} must be {limit}{got}")
-
-
-def flag_of(name: str) -> str:
-    """A field as it is written on the command line: `drafter.block_size` is `--drafter.block-size`."""
-    return f"--{name.replace('_', '-')}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from trainer.config import ConfigError, Precision, TrainConfig
-from trainer.gpus.device import NO_TORCH, TorchView, UsedGpu
+from trainer.config import Precision, TrainConfig
+from trainer.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,18 +75,6 @@ def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) ->
         modern = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
         return torch.bfloat16 if modern else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
-
-
-def torch_view(placement: Placement) -> TorchView:
-    """What torch knows of the GPUs that a run uses, for those who watch them; nothing for a run on the CPU, which wakes none."""
-    used: dict[int, list[str]] = {}
-    for stage, device in [*(("target", device) for device in dict.fromkeys(placement.targets)), ("drafter", placement.drafter)]:
-        if device.type == "cuda":
-            used.setdefault(device.index, []).append(stage)
-    if not used:
-        return NO_TORCH
-    gpus = [UsedGpu(number, str(torch.cuda.get_device_properties(number).uuid), tuple(used[number])) for number in sorted(used)]
-    return TorchView(gpus=tuple(gpus), memory_stats=torch.cuda.memory_stats)
 
 
 def name_of(precision: torch.dtype) -> str:

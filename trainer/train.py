@@ -5,6 +5,7 @@ dataset ──samples──▶ batches ──batches──▶ target x N ──f
 
 from __future__ import annotations
 
+
 import shlex
 import sys
 from functools import partial
@@ -12,22 +13,21 @@ from functools import partial
 import torch
 
 from trainer.config import TrainConfig
-from trainer.devices import torch_view
-from trainer.preflight import Plan, check
-from trainer.dataset import Sample, Tokeniser, Visits
-from trainer.batches import TokenBatch, pack
-from trainer.target import FeatureBatch
-from trainer.learner import Learner
-from trainer.checkpoint import checkpoint_folder
-from trainer.control import Control
-from trainer.evaluator import Evaluator, Unmeasured
-from trainer.keeper import Keeper
-from trainer.live import Live
-from trainer.loading import load
-from trainer.metrics import STAGE_ITEM_SECONDS
-from trainer.queues import OrderedQueue, Queue
-from trainer.run import Run, open_run
-from trainer.stages import Stages
+from trainer.run.preflight import Plan, check
+from trainer.data.samples import Sample, Tokeniser, Visits
+from trainer.data.batches import TokenBatch, pack
+from trainer.target.features import FeatureBatch
+from trainer.drafter.learner import Learner
+from trainer.drafter.checkpoint import checkpoint_folder
+from trainer.monitor.control import Control
+from trainer.evaluate.online import Evaluator, Unmeasured
+from trainer.run.checkpointing import Keeper
+from trainer.monitor.live import Live
+from trainer.build import load
+from trainer.metrics.catalogue.stages import STAGE_ITEM_SECONDS
+from trainer.pipeline.queues import OrderedQueue, Queue
+from trainer.run.folder import Run, open_run
+from trainer.pipeline.stages import Stages
 from trainer.watch import Watch, interruptible, listening
 
 
@@ -38,7 +38,7 @@ def train(config: TrainConfig, command: list[str]) -> None:
         interruptible() as control,
         listening(config.watch) as server,
         open_run(config, plan, command) as run,
-        Watch(run, config.watch, server, config.trackers, control, torch_view(plan.placement)) as watch,
+        Watch(run, config.watch, server, config.trackers, control, plan.placement) as watch,
     ):
         watch.finish(travel(plan, run, watch, control))
 

@@ -16,27 +16,31 @@ from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry
 
-from trainer import metrics
-from trainer.announce import Announcement, rank_of
-from trainer.bearer import read_token
-from trainer.checkpoint import folder_bytes, when_written
-from trainer.config import EXIT_INTERRUPTED, ConfigError, WatchConfig
-from trainer.console import Console, choose_mode
-from trainer.control import Control
-from trainer.gpus.device import NO_TORCH, TorchView
+from trainer.config import WatchConfig
+from trainer.devices import Placement
+from trainer.drafter.checkpoint import folder_bytes, when_written
+from trainer.errors import EXIT_INTERRUPTED, ConfigError
+from trainer.formatting import duration
+from trainer.gpus.device import NO_TORCH, torch_view
 from trainer.gpus.sampler import GpuSampler
-from trainer.keeper import UnsavedError
-from trainer.live import Live
-from trainer.moments import evaluation_of, log_readings
-from trainer.record import RecordLogHandler, RunRecord, events_before
-from trainer.recorder import Reading, Recorder
-from trainer.run import Run
-from trainer.sampler import Sampler
-from trainer.stages import Stages
-from trainer.status import add_control, create_app
-from trainer.status_server import StatusServer, on_this_machine
-from trainer.trackers.children import Trackers
-from trainer.wording import duration
+from trainer.metrics.catalogue.watching import EVENT_STREAMS, HTTP_REFUSED, WATCH_SECONDS
+from trainer.metrics.exporter import Reading, Recorder
+from trainer.monitor.console import Console, choose_mode
+from trainer.monitor.control import Control
+from trainer.monitor.live import Live
+from trainer.monitor.moments import log_readings
+from trainer.monitor.sampler import Sampler
+from trainer.pipeline.stages import Stages
+from trainer.record.format import evaluation_of
+from trainer.record.reader import events_before
+from trainer.record.writer import RecordLogHandler, RunRecord
+from trainer.run.checkpointing import UnsavedError
+from trainer.run.folder import Run
+from trainer.server.app import add_control, create_app
+from trainer.server.auth import read_token
+from trainer.server.server import StatusServer, on_this_machine
+from trainer.server.service_discovery import Announcement, rank_of
+from trainer.trackers.supervisor import Trackers
 
 log = logging.getLogger("trainer")
 
@@ -52,7 +56,7 @@ class RunFailedError(RuntimeError):
 class Watch:
     """Watches `run` from the moment it has a folder until it has ended, well or not. A context manager around all of it.
 
-    `control` is told over HTTP what the run is asked for, where `server` has a token. `torch` is what torch knows of the GPUs.
+    `control` is told over HTTP what the run is asked for, where `server` has a token. `placement` names its GPUs.
     """
 
     def __init__(
@@ -62,13 +66,14 @@ class Watch:
         server: StatusServer,
         trackers: Sequence[str] = (),
         control: Control | None = None,
-        torch: TorchView = NO_TORCH,
+        placement: Placement | None = None,
     ) -> None:
         self._run = run
         self._server = server
         self._record = RunRecord(run.folder, run.attempt)
         self._recorder = Recorder(CollectorRegistry(), str(run.facts["id"]))
         self.live = Live(run.facts, self._recorder, self._record)
+        torch = torch_view(placement.targets, placement.drafter) if placement else NO_TORCH
         gpus = GpuSampler(self._recorder, config.gpu_seconds, torch, progress=lambda: self.live.step)
         self._sampler = Sampler(self.live, self._recorder, self._record, config, gpus=gpus)
         self._control = control or Control()
@@ -141,7 +146,7 @@ class Watch:
         app = create_app(self.live, self._recorder.exposition, self._allow_hosts, self._book_http, self._count_refusal)
         if self._server.token is not None:
             add_control(app, self._control, self.live, self._server.token)
-        self._recorder.read_from(lambda: [Reading(metrics.EVENT_STREAMS, app.state.ticks.open_streams)])
+        self._recorder.read_from(lambda: [Reading(EVENT_STREAMS, app.state.ticks.open_streams)])
         self._server.start(app)
 
     def _say_whether_it_lingers(self) -> float:
@@ -153,10 +158,10 @@ class Watch:
         return seconds
 
     def _count_refusal(self, reason: str) -> None:
-        self._recorder.add(metrics.HTTP_REFUSED, 1, reason)
+        self._recorder.add(HTTP_REFUSED, 1, reason)
 
     def _book_http(self, seconds: float) -> None:
-        self._recorder.add(metrics.WATCH_SECONDS, seconds, "http")
+        self._recorder.add(WATCH_SECONDS, seconds, "http")
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None

@@ -1,6 +1,6 @@
 // The list of runs: which there are, how they are, and how long ago each one wrote its last line.
 
-import { element, renew } from "./nodes.js";
+import { element, renew } from "./dom.js";
 import { getJson } from "./stream.js";
 import { SILENT_AFTER } from "./verdict.js";
 import { duration, figure, known, percent, whole } from "./words.js";

@@ -1,6 +1,6 @@
 // The switches at the top and their keys; what is chosen is remembered by the browser.
 
-import { element } from "./nodes.js";
+import { element } from "./dom.js";
 
 const CHOICES = {
   axis: [["step", "step"], ["tokens", "tokens"], ["time", "time"]],

@@ -1,6 +1,6 @@
 // The bottom of the page: what happened, and what the run is made of.
 
-import { element, renew } from "./nodes.js";
+import { element, renew } from "./dom.js";
 import { bytes, clock, count, duration, known, NONE, whole } from "./words.js";
 
 const MOST_EVENTS = 60;

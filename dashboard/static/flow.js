@@ -1,6 +1,6 @@
 // The road of a batch: a card for each stage, its time in three parts that add up to 100 %, and a tank for each queue between them.
 
-import { element, renew } from "./nodes.js";
+import { element, renew } from "./dom.js";
 import { isSilent } from "./verdict.js";
 import { bytes, capital, duration, known, percent, whole } from "./words.js";
 

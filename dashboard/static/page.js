@@ -4,7 +4,7 @@ import { Chooser } from "./chooser.js";
 import { Controls } from "./controls.js";
 import { drawEvents, drawFacts } from "./facts.js";
 import { drawFlow } from "./flow.js";
-import { say } from "./nodes.js";
+import { say } from "./dom.js";
 import { Panel } from "./plot.js";
 import { Series } from "./series.js";
 import { Age, getJson, Stream } from "./stream.js";

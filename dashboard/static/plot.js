@@ -2,7 +2,7 @@
 
 import { DRAWINGS } from "./drawings.js";
 import { eventMarks, marksAt, realTime, shownTime } from "./lines.js";
-import { element, say } from "./nodes.js";
+import { element, say } from "./dom.js";
 import { axisStyle, baseLayout, domains } from "./theme.js";
 import { percent, whole } from "./words.js";
 

@@ -1,7 +1,7 @@
 // The top of the page: what holds the run back, in the trainer's own words, and how far the run is.
 
 import { measuredWords } from "./evaluations.js";
-import { element, renew } from "./nodes.js";
+import { element, renew } from "./dom.js";
 import { brief, capital, duration, figure, known, NONE, percent, whole } from "./words.js";
 
 export const SILENT_AFTER = 10; // seconds without a sample: the trainer writes one every second

@@ -1,4 +1,4 @@
-// Numbers in, words out, by the rules of trainer/wording.py: page and terminal say the same. Every figure on the page passes through here.
+// Numbers in, words out, by the rules of trainer/formatting.py: page and terminal say the same. Every figure on the page passes through here.
 
 const SPACE = "\u00a0"; // a number and its unit stay on one line
 const MINUS = "\u2212";

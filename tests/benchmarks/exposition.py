@@ -22,10 +22,10 @@ from typing import NamedTuple
 
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
-from tests.full_rank import BLOCK_SIZE, full_rank
-from trainer.live import Live
-from trainer.status import create_app
-from trainer.status_server import StatusServer
+from tests.support.full_rank import BLOCK_SIZE, full_rank
+from trainer.monitor.live import Live
+from trainer.server.app import create_app
+from trainer.server.server import StatusServer
 
 # As Prometheus 3 sends it.
 ACCEPT = (

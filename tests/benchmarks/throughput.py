@@ -29,10 +29,10 @@ from typing import Any, NamedTuple, cast
 import datasets
 
 from trainer.config import BatchesConfig, CheckpointConfig, DatasetConfig, DrafterConfig, EvaluateConfig, TrainConfig, WatchConfig
-from trainer.control import Control
-from trainer.preflight import check
-from trainer.run import Run, open_run
-from trainer.stages import Stages
+from trainer.monitor.control import Control
+from trainer.pipeline.stages import Stages
+from trainer.run.folder import Run, open_run
+from trainer.run.preflight import check
 from trainer.train import travel
 from trainer.watch import Watch, listening
 

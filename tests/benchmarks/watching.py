@@ -82,7 +82,7 @@ def json_lines() -> Iterator[Call]:
 @contextmanager
 def our_record() -> Iterator[Call]:
     """Five scalars into the run record: its writer's thread runs beside it."""
-    from trainer.record import RunRecord
+    from trainer.record.writer import RunRecord
 
     record = RunRecord(Path.cwd(), 0)
     yield lambda step, values: record.step({"step": step, **values})
@@ -94,10 +94,10 @@ def our_step() -> Iterator[Call]:
     """All that a training step says: record, step time, warnings, verdict; more than five scalars."""
     from prometheus_client import CollectorRegistry
 
-    from trainer.live import Live
-    from trainer.moments import StepFacts
-    from trainer.record import RunRecord
-    from trainer.recorder import Recorder
+    from trainer.metrics.exporter import Recorder
+    from trainer.monitor.live import Live
+    from trainer.record.format import StepFacts
+    from trainer.record.writer import RunRecord
 
     record = RunRecord(Path.cwd(), 0)
     live = Live({"id": "one", "max_steps": 10**9}, Recorder(CollectorRegistry(), "one"), record)

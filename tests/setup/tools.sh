@@ -19,7 +19,7 @@ update_lists() {
     apt update || echo "apt-get update failed; going on with the lists that are there."
 }
 
-# Each candidate is run: Ubuntu's chromium-browser only says that there is a snap. tests/chromium.py looks the same way.
+# Each candidate is run: Ubuntu's chromium-browser only says that there is a snap. tests/support/chromium.py looks the same way.
 chromium_runs() {
     for name in chromium chromium-browser google-chrome; do
         if command -v "$name" >/dev/null && "$name" --version >/dev/null 2>&1; then return; fi

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import httpx
 import pytest
 
-from tests.sources import ROOT
+from tests.support.sources import ROOT
 
 Json = dict[str, Any]
 T = TypeVar("T")

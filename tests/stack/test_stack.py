@@ -18,11 +18,11 @@ from typing import Any
 
 import pytest
 
-from tests.dashboards import Query, all_queries, filled_in
-from tests.prometheus import Prometheus
-from tests.sources import ROOT
+from tests.grafana.test_queries import of_gpus
 from tests.stack.engine import PORTS, Stack, docker, eventually, free_ports, has_image, require_engine, running
-from tests.test_grafana_queries import of_gpus
+from tests.support.dashboards import Query, all_queries, filled_in
+from tests.support.prometheus import Prometheus
+from tests.support.sources import ROOT
 
 pytestmark = pytest.mark.timeout(1500)
 
@@ -221,7 +221,7 @@ def is_shown(query: Query, prometheus: Prometheus, values: dict[str, str]) -> bo
 
 
 def test_every_panel_has_something_to_show(stack: Stack, prometheus: Prometheus) -> None:
-    """But those of GPUs and other trackers, which this run has not got; tests/test_grafana_queries.py fills those."""
+    """But those of GPUs and other trackers, which this run has not got; tests/grafana/test_queries.py fills those."""
     fixed = {"__rate_interval": "20s", "__range": f"{SHOWN}s", "webapp": stack.address("DASHBOARD_PORT")}
     values = fixed | {"job": "draftscope", "run": RUN, "instance": re.escape(TRAINER), "stage": ".+", "gpu": ".+"}
     asked = [query for query in all_queries() if query.kind == "panel"]

@@ -1,0 +1,1 @@
+"""A trained drafter in, folders that other programs load out; and back again."""

@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from transformers import PretrainedConfig, Qwen3Config
 
-from trainer.config import ConfigError
+from trainer.errors import ConfigError
 from trainer.formats import zlab
-from trainer.models import TargetDescription
+from trainer.target.load import TargetDescription
 
 VERSION = "0.9.0"
 

@@ -16,8 +16,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from transformers import PretrainedConfig, Qwen3Config
 
-from trainer.config import ConfigError
-from trainer.drafter import spread_layer_ids
+from trainer.drafter.model import spread_layer_ids
+from trainer.errors import ConfigError
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ARCHITECTURE = "DFlashDraftModel"

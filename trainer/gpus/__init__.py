@@ -1,0 +1,1 @@
+"""GPU libraries in, figures of each GPU out."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trainer.gpus.device import Device, NotHereError, UsedGpu, sentence_of
-from trainer.gpus.visible import choose
+from trainer.gpus.selection import choose
 
 # Fields of amdsmi_get_violation_status, and the reason of the catalogue that each stands for.
 VIOLATIONS = {

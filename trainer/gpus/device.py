@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +143,20 @@ class TorchView:
 
 
 NO_TORCH = TorchView()
+
+
+def torch_view(targets: Sequence[torch.device], drafter: torch.device) -> TorchView:
+    """What torch knows of the GPUs among these devices; nothing for a run on the CPU, which wakes none."""
+    used: dict[int, list[str]] = {}
+    for stage, device in [*(("target", device) for device in dict.fromkeys(targets)), ("drafter", drafter)]:
+        if device.type == "cuda":
+            used.setdefault(device.index, []).append(stage)
+    if not used:
+        return NO_TORCH
+    import torch  # here, so that watching a run on the CPU needs none of it
+
+    gpus = [UsedGpu(number, str(torch.cuda.get_device_properties(number).uuid), tuple(used[number])) for number in sorted(used)]
+    return TorchView(gpus=tuple(gpus), memory_stats=torch.cuda.memory_stats)
 
 
 class NotHereError(Exception):

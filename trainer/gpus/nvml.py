@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 from trainer.gpus.device import Device, NotHereError, UsedGpu, label_of, sentence_of
 from trainer.gpus.gpm import Gpm
+from trainer.gpus.selection import choose, choose_parts
 from trainer.gpus.throttle import reasons_of
-from trainer.gpus.visible import choose, choose_parts
 from trainer.gpus.ways_out import is_final, with_way_out
 from trainer.gpus.xid import XidCounter
 

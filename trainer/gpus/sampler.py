@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trainer import metrics
 from trainer.gpus.amd import Amd
 from trainer.gpus.device import (
     NO_FIGURES,
@@ -28,7 +27,8 @@ from trainer.gpus.device import (
     sentence_of,
 )
 from trainer.gpus.nvml import Nvml
-from trainer.recorder import Recorder
+from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
+from trainer.metrics.exporter import Recorder
 
 RETRY_SECONDS = 30.0
 GIVE_UP_SECONDS = 10.0
@@ -117,8 +117,8 @@ class GpuSampler:
         took = self._clock() - began
         errors = newest.errors + (took >= GIVE_UP_SECONDS or (not found.up and known))
         self._state = (replace(found, seconds=took, errors=errors), None)
-        self._recorder.add(metrics.WATCH_SECONDS, time.thread_time() - cpu, "gpu")
-        self._recorder.add(metrics.WATCH_ERRORS, errors - newest.errors, "gpu")
+        self._recorder.add(WATCH_SECONDS, time.thread_time() - cpu, "gpu")
+        self._recorder.add(WATCH_ERRORS, errors - newest.errors, "gpu")
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainer.metrics import GPU_THROTTLE_REASONS
+from trainer.metrics.catalogue.gpus import GPU_THROTTLE_REASONS
 
 # NVML's name of a bit, and the reason that it stands for. What is wanted is none: an idle GPU, clocks that somebody has set.
 THROTTLE_BITS = {

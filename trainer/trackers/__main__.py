@@ -22,12 +22,13 @@ from typing import Any
 
 import psutil
 
-from trainer.metrics import TRACKERS
-from trainer.trackers.event_files import EventFiles
-from trainer.trackers.follow import Place, new_lines, place_of
-from trainer.trackers.points import EVENTS, point_of
+from trainer.metrics.catalogue.watching import TRACKERS
+from trainer.record.format import EVENTS
+from trainer.record.reader import Place, new_lines, place_of
+from trainer.trackers.scalars import point_of
 from trainer.trackers.sink import Sink, TrackerError
-from trainer.trackers.wandb_run import WandbRun
+from trainer.trackers.tensorboard import EventFiles
+from trainer.trackers.wandb import WandbRun
 
 POLL_SECONDS = 1.0
 # After the run has ended: until the record's last lines are in its files, and until a library that hangs is given up.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from trainer.trackers.points import Point
+from trainer.trackers.scalars import Point
 
 INSTALL = "pip install -r requirements/trackers.txt"
 

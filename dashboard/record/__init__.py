@@ -1,0 +1,1 @@
+"""The files of a run in, tables and curves that lose no spike out."""

@@ -1,0 +1,140 @@
+"""Lines of the run record in, numbers out (docs/record.md).
+
+The record writes what JSON cannot say as the strings "NaN", "Infinity" and "-Infinity"; those become non-finite floats. `null`
+means "not known or not applicable" and becomes `MISSING`, which is told apart from a real NaN everywhere after this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import orjson
+
+from trainer.metrics.catalogue.index import step_columns
+from trainer.metrics.catalogue.training import POSITION_ACCURACY
+
+F32 = npt.NDArray[np.float32]
+F64 = npt.NDArray[np.float64]
+I64 = npt.NDArray[np.int64]
+Row = dict[str, Any]
+
+MISSING = float(np.finfo(np.float32).min)
+NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
+LARGEST_STEP = 2**53  # which a float still tells from the next
+POSITIONS = POSITION_ACCURACY.column
+STEP_COLUMNS = tuple(column for column, _ in step_columns() if column != POSITIONS)
+
+
+def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], int]:
+    """The JSON objects in `lines`, and how many lines could not be read as one.
+
+    A line is unreadable where a crash tore it and a resumed run wrote on behind it.
+    """
+    try:
+        parsed = orjson.loads(b"[" + b",".join(lines) + b"]")
+    except orjson.JSONDecodeError:
+        parsed = [_loads_or_none(line) for line in lines]
+    rows = [row for row in parsed if isinstance(row, dict)]
+    return rows, len(lines) - len(rows)
+
+
+def _loads_or_none(line: bytes) -> Any:
+    try:
+        return orjson.loads(line)
+    except orjson.JSONDecodeError:
+        return None
+
+
+def number(value: Any) -> float:
+    """A value of the record as a float: non-finite where it is written as a string, MISSING where it is no number at all."""
+    if isinstance(value, int | float):
+        return float(value)
+    return NOT_FINITE.get(value, MISSING) if isinstance(value, str) else MISSING
+
+
+def numbers(values: Sequence[Any]) -> F32:
+    """`number` of each value, fast where all of them are plain numbers or None."""
+    if None in values:
+        values = [MISSING if value is None else value for value in values]
+    try:
+        array = np.array(values, dtype=np.float32)
+        if not np.isnan(array).any():
+            return array
+    except (TypeError, ValueError):
+        pass
+    return np.array([number(value) for value in values], dtype=np.float32)
+
+
+def _axis(rows: Sequence[Row], name: str) -> F64:
+    """One axis of `rows`, (N,); 0 where a row lacks it."""
+    return np.array([row.get(name) or 0 for row in rows], dtype=np.float64)
+
+
+STEP_AXES = ("step", "context_tokens", "time")
+SAMPLE_AXES = ("step", "time")
+
+
+def step_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
+    """Rows of steps.jsonl → attempts (N,), axes (N, 3) in the order of STEP_AXES, column names (C,), values (N, C).
+
+    Positions become the columns `position_accuracy.1`, `.2` …, as many as the longest list has.
+    Raises ValueError for a row whose step has no place in a chart.
+    """
+    if any(type(row.get("step")) is not int for row in rows):  # a call for each row would cost a second per million
+        raise ValueError("a step is no whole number")
+    attempts = np.array([row.get("attempt") or 0 for row in rows], dtype=np.int64)
+    axes = np.stack([_axis(rows, name) for name in STEP_AXES], axis=1)
+    if (np.abs(axes[:, 0]) > LARGEST_STEP).any():
+        raise ValueError(f"a step is beyond {LARGEST_STEP}")
+    scalars = [numbers([row.get(name) for row in rows]) for name in STEP_COLUMNS]
+    lists = [row.get(POSITIONS) or () for row in rows]
+    width = max(map(len, lists), default=0)
+    if any(len(values) != width for values in lists):
+        lists = [[*values, *[None] * (width - len(values))] for values in lists]
+    positions = numbers([value for values in lists for value in values]).reshape(len(rows), width)
+    names = (*STEP_COLUMNS, *(f"{POSITIONS}.{position}" for position in range(1, width + 1)))
+    return attempts, axes, names, np.column_stack([*scalars, positions]).astype(np.float32, copy=False)
+
+
+def sample_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
+    """Rows of samples.jsonl → attempts (N,), axes (N, 2) in the order of SAMPLE_AXES, column names (C,), values (N, C)."""
+    attempts = np.array([row.get("attempt") or 0 for row in rows], dtype=np.int64)
+    axes = np.stack([_axis(rows, name) for name in SAMPLE_AXES], axis=1)
+    flat = [dict(_flat(row)) for row in rows]
+    names = tuple(dict.fromkeys(name for values in flat for name in values))
+    values = np.array([[values.get(name, MISSING) for name in names] for values in flat], dtype=np.float32)
+    return attempts, axes, names, values.reshape(len(rows), len(names))
+
+
+STAGE_FIELDS = ("busy_ratio", "waiting_input_ratio", "waiting_output_ratio")
+DEVICE_FIELDS = ("kernel_active_ratio", "memory_used_bytes", "memory_total_bytes", "power_watts", "temperature_celsius")
+
+
+def _flat(row: Row) -> Iterable[tuple[str, float]]:
+    for group in ("rates", "process"):
+        for name, value in (row.get(group) or {}).items():
+            yield f"{group}.{name}", number(value)
+    for stage in row.get("stages") or ():
+        for field in STAGE_FIELDS:
+            yield f"stages.{stage.get('name')}.{field}", number(stage.get(field))
+    for queue in row.get("queues") or ():
+        yield f"queues.{queue.get('name')}.fill_ratio", number(queue.get("fill_ratio"))
+    for device in row.get("devices") or ():
+        for field in DEVICE_FIELDS:
+            yield f"devices.{device.get('index')}.{field}", number(device.get(field))
+
+
+def honest(row: Row) -> tuple[Row, dict[str, str]]:
+    """A row as it may be sent to a browser: "NaN" and its like become None, and are named in the second value by their field."""
+    flags: dict[str, str] = {}
+    clean: Row = {}
+    for name, field in row.items():
+        if isinstance(field, str) and field in NOT_FINITE:
+            flags[name] = field
+        values = field if isinstance(field, list) else [field]
+        finite = [None if isinstance(value, str) and value in NOT_FINITE else value for value in values]
+        clean[name] = finite if isinstance(field, list) else finite[0]
+    return clean, flags

@@ -1,0 +1,262 @@
+"""One run's folder in, its tables and newest state out (docs/record.md). Only reads; never writes into the folder."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import orjson
+
+from dashboard.record import parse, series
+from dashboard.record.evaluations import Evaluations
+from dashboard.record.parse import Row
+from dashboard.record.table import Table
+from dashboard.record.tail import Tail, last_lines, scattered_lines, size_of
+
+PREVIEW_FROM_BYTES = 16 << 20  # shorter files are read whole before the first chart; longer ones are first looked at in places
+PREVIEW_PLACES = 1200
+EVENTS_KEPT = 500
+CLOCK_AHEAD_SECONDS = 5.0
+FILES = ("events", "steps", "samples")
+ENDED = ("finished", "failed")
+TURNS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
+
+
+class Run:
+    """A run that somebody looks at. `advance` is called by one reader thread; everything else by any thread, under `lock`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.lock = threading.Lock()
+        self.steps = Table(parse.STEP_AXES)
+        self.samples = Table(parse.SAMPLE_AXES)
+        self.events: list[Row] = []  # the newest EVENTS_KEPT of them
+        self.events_seen = 0
+        self.evaluations = Evaluations()
+        self.newest: dict[str, Row] = {}  # the newest row of each file
+        self.turn: Row = {}  # the newest event that began or ended an attempt
+        self.unreadable = 0
+        self.trouble = ""  # a sentence, where lines do not follow the contract
+        self.version = 0  # rises with everything new
+        self.first_look: dict[str, Table] = {}  # a few rows of each file, until a long record is read
+        self.viewers = 0  # open streams; counted by `Runs`
+        self.looked_at = time.monotonic()
+        self._tails = {name: Tail(folder / f"{name}.jsonl") for name in FILES}
+        self._last: dict[str, Row] = {}  # the last row taken in of each file; an old one while a long record is read
+        self._whole_since: float | None = None  # monotonic
+        self._arrived: dict[str, float] = {}  # monotonic, when a row last came that was not there before
+        self._facts: dict[str, Any] = {}
+
+    def open(self) -> None:
+        """Reads a short record whole; looks at a long one in places, so that its first chart need not wait."""
+        if any(size_of(tail.path) > PREVIEW_FROM_BYTES for tail in self._tails.values()):
+            self._look_first()
+            return
+        while self.advance():
+            pass
+
+    def _look_first(self) -> None:
+        for name, table, append in (
+            ("steps", Table(parse.STEP_AXES), append_steps),
+            ("samples", Table(parse.SAMPLE_AXES), append_samples),
+        ):
+            rows, _ = parse.rows_of(scattered_lines(self._tails[name].path, PREVIEW_PLACES))
+            take_in(rows, partial(append, table))
+            self.first_look[name] = table
+        last = {name: parse.rows_of(last_lines(self._tails[name].path))[0] for name in FILES}
+        self.newest = {name: rows[-1] for name, rows in last.items() if rows}
+        self.turn = last_turn(last["events"])
+
+    @property
+    def replaced(self) -> bool:
+        """Whether the files are no longer those that were read: another run has taken the folder."""
+        return any(tail.replaced for tail in self._tails.values())
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """run.json; {} until it is there and whole."""
+        if not self._facts:
+            self._facts = read_facts(self.folder)
+        return self._facts
+
+    def advance(self) -> bool:
+        """Takes in what is new, one chunk of each file; True where more is waiting. Raises nothing: `trouble` tells."""
+        try:
+            fresh = {name: parse.rows_of(tail.read()) for name, tail in self._tails.items()}
+            with self.lock:
+                return self._take(fresh)
+        except Exception as error:  # of this run alone: the reader thread serves the others too
+            self._tell(f"A part of this record could not be read ({type(error).__name__}: {error}).")
+            return False
+
+    def _take(self, fresh: dict[str, tuple[list[Row], int]]) -> bool:
+        self.unreadable += sum(bad for _, bad in fresh.values())
+        for name, (rows, _) in fresh.items():
+            if rows and self._whole_since is not None:
+                self._arrived[name] = time.monotonic()
+            self._take_rows(name, rows)
+        for name, tail in self._tails.items():
+            if tail.endless:
+                self._tell(f"{name}.jsonl holds a line that does not end; nothing is read beyond it.")
+        came = any(rows or bad for rows, bad in fresh.values())
+        more = came and any(tail.behind for tail in self._tails.values())
+        if came or self.first_look:
+            self.version += 1
+        if not more:
+            self.first_look = {}
+            self._whole_since = self._whole_since or time.monotonic()
+        if not self.first_look:
+            self.newest = {**self._last}
+        return more
+
+    def _take_rows(self, name: str, rows: list[Row]) -> None:
+        tables = {"steps": self.steps, "samples": self.samples}
+        last, wrong = take_in(rows, partial(APPENDS[name], tables[name]) if name in tables else self._take_events)
+        if last is not None:
+            self._last[name] = last
+        if wrong:
+            self._tell(f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out.")
+
+    def _tell(self, trouble: str) -> None:
+        """Only a new sentence is news: one that comes with every look would keep the streams busy."""
+        if trouble != self.trouble:
+            self.trouble = trouble
+            self.version += 1
+
+    def _take_events(self, rows: list[Row]) -> None:
+        self.events = (self.events + rows)[-EVENTS_KEPT:]
+        self.events_seen += len(rows)
+        self.evaluations.take(rows)
+        self.turn = last_turn(rows) or self.turn
+
+    def table(self, source: str) -> Table:
+        return self.first_look.get(source, self.samples if source == "samples" else self.steps)
+
+    def tokens_of(self) -> series.TokensOf:
+        return series.tokens_from(self.table("steps"))
+
+    def loading(self) -> dict[str, Any] | None:
+        """How far a long record is read; None once it is."""
+        if not self.first_look:
+            return None
+        total = sum(max(tail.size, 1) for tail in self._tails.values())
+        done = sum(tail.offset for tail in self._tails.values())
+        return {"ratio": round(done / total, 4), "bytes": total}
+
+    def events_from(self, seen: int) -> list[Row]:
+        """The events after the first `seen` ones, as far as they are kept."""
+        return self.events[max(0, seen - (self.events_seen - len(self.events))) :]
+
+    def head(self) -> dict[str, Any]:
+        """Everything about the run that is one number or one sentence; small enough to go with every tick."""
+        step, flags = parse.honest(self.newest.get("steps", {}))
+        speaking, state = standing(self.newest.get("samples", {}), self.turn)
+        sample, _ = parse.honest(speaking)
+        resumed = attempt_of(self.turn) > attempt_of(step)
+        ended = state in ENDED
+        return {
+            "started_at": self.facts.get("started_at"),
+            "state": state,
+            "ended": ended,
+            "ending": self.turn.get("message") if ended and self.turn.get("event") == state else None,
+            "step": (self.turn if resumed else step).get("step") or sample.get("step") or 0,
+            "max_steps": sample.get("max_steps", self.facts.get("max_steps")),
+            "progress_ratio": sample.get("progress_ratio"),
+            "eta_seconds": None if ended else sample.get("eta_seconds"),
+            "newest_step": step or None,
+            "not_finite": flags,
+            "newest_sample": sample or None,
+            "newest_evaluation": self.evaluations.newest or None,
+            "evaluate": self.evaluations.asked(self.facts),
+            "last_line_age_seconds": self._age(*FILES),
+            "last_sample_age_seconds": self._age("samples") if sample else None,
+            "clock_ahead_seconds": None if self._arrived else clock_ahead(self.newest.values()),
+            "loading": self.loading(),
+            "unreadable_lines": self.unreadable,
+            "trouble": self.trouble,
+        }
+
+    def _age(self, *names: str) -> float | None:
+        """Seconds since the newest line of some files.
+
+        By this machine's clock alone once a line has come while we looked. Until then by the trainer's word, whose clock may
+        differ, and no less than we have looked in vain.
+        """
+        now = time.monotonic()
+        if arrived := [self._arrived[name] for name in names if name in self._arrived]:
+            return now - max(arrived)
+        newest = newest_time(self.newest[name] for name in names if name in self.newest)
+        watched = now - (self._whole_since or now)
+        return None if newest is None else max(time.time() - newest, watched)
+
+
+def append_steps(table: Table, rows: list[Row]) -> None:
+    attempts, axes, names, values = parse.step_numbers(rows)
+    table.extend(attempts, axes[:, 0].astype(np.int64), axes, names, values)
+
+
+def append_samples(table: Table, rows: list[Row]) -> None:
+    attempts, axes, names, values = parse.sample_numbers(rows)
+    table.extend(attempts, np.arange(len(table), len(table) + len(rows), dtype=np.int64), axes, names, values)
+
+
+APPENDS = {"steps": append_steps, "samples": append_samples}
+
+
+def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row | None, str]:
+    """Appends all rows but those that raise, which it finds by halving; returns the last one taken, and what was raised."""
+    if not rows:
+        return None, ""
+    try:
+        append(rows)
+    except Exception as error:  # whatever a strange line makes numpy raise
+        if len(rows) == 1:
+            return None, f"{type(error).__name__}: {error}"
+        half = len(rows) // 2
+        (first, wrong), (second, also) = take_in(rows[:half], append), take_in(rows[half:], append)
+        return second or first, also or wrong
+    return rows[-1], ""
+
+
+def read_facts(folder: Path) -> dict[str, Any]:
+    """run.json as it is; {} where it is missing or not yet whole."""
+    try:
+        facts = orjson.loads((folder / "run.json").read_bytes())
+    except (OSError, orjson.JSONDecodeError):
+        return {}
+    return facts if isinstance(facts, dict) else {}
+
+
+def last_turn(events: Sequence[Row]) -> Row:
+    """The newest event that began or ended an attempt; {} where there is none."""
+    return next((row for row in reversed(events) if row.get("event") in TURNS), {})
+
+
+def standing(sample: Row, turn: Row) -> tuple[Row, str]:
+    """The sample that speaks for the run now, {} where a newer attempt has not written one yet; and the run's state."""
+    if attempt_of(sample) < attempt_of(turn):
+        sample = {}
+    if turn.get("event") in ENDED and attempt_of(turn) >= attempt_of(sample):
+        return sample, str(turn["event"])
+    return sample, str(sample.get("state") or "starting")
+
+
+def attempt_of(row: Row) -> int:
+    attempt = row.get("attempt")
+    return attempt if isinstance(attempt, int) else 0
+
+
+def newest_time(rows: Iterable[Row]) -> float | None:
+    """The newest time that the rows bear, by the trainer's clock, Unix seconds."""
+    return max((row["time"] for row in rows if isinstance(row.get("time"), int | float)), default=None)
+
+
+def clock_ahead(rows: Iterable[Row]) -> float | None:
+    """Seconds by which the trainer's clock must be ahead of ours, where its rows come from the future; else None."""
+    ahead = (newest_time(rows) or 0) - time.time()
+    return ahead if ahead > CLOCK_AHEAD_SECONDS else None

@@ -1,0 +1,116 @@
+"""Every entry of the catalogue keeps to Prometheus' naming rules and to our own, and the rules find what breaks them."""
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.metric_rules import NAMED_TWICE, complaints
+from trainer.metrics.catalogue.index import CATALOGUE, GROUPS, step_columns
+from trainer.metrics.catalogue.metric import OPEN_LABELS, Metric
+
+RECORD = Path(__file__).parents[2] / "docs" / "record.md"
+GOOD = Metric(
+    name="wait_seconds",
+    kind="gauge",
+    unit="seconds",
+    labels=("queue",),
+    values=(("a", "b"),),
+    help="Time that was waited.",
+    question="How long?",
+)
+LISTS = [
+    value
+    for group in GROUPS
+    for name, value in vars(group).items()
+    if name.isupper() and isinstance(value, tuple) and name not in ("CATALOGUE", "GROUPS")
+]
+
+
+@pytest.mark.parametrize("metric", CATALOGUE, ids=lambda metric: metric.name)
+def test_it_keeps_to_the_rules(metric: Metric) -> None:
+    assert complaints(metric) == []
+    assert metric.full_name == f"draftscope_{metric.name}"
+
+
+def test_what_is_well_named_is_not_complained_of() -> None:
+    assert complaints(GOOD) == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"name": "Wait_seconds"}, "snake_case"),
+        ({"name": "draftscope_wait_seconds"}, "prefix"),
+        ({"name": "wait_count", "unit": ""}, "Prometheus adds"),
+        ({"name": "waits_total", "unit": ""}, "_total ends every counter"),
+        ({"kind": "counter"}, "_total ends every counter"),
+        ({"name": "wait_info", "unit": ""}, "_info ends every info"),
+        ({"name": "wait_info", "unit": "", "kind": "info"}, "always 1"),
+        ({"per_run": True, "labels": ("run_id",), "values": ()}, "not twice"),
+        ({"name": "wait_milliseconds", "unit": "milliseconds"}, "no base unit"),
+        ({"name": "wait_seconds_share", "unit": "seconds"}, "does not end its name"),
+        ({"unit": ""}, "not declared"),
+        ({"name": "wait_ms", "unit": ""}, "ms: base units only"),
+        ({"name": "wait_percent", "unit": ""}, "percent: base units only"),
+        ({"name": "power_milliwatts", "unit": ""}, "milliwatts: base units only"),
+        ({"name": "memory_mb", "unit": ""}, "mb: base units only"),
+        ({"name": "left_minutes", "unit": ""}, "minutes: base units only"),
+        ({"name": "wait_ratio", "unit": ""}, "called one"),
+        ({"help": "Share of time that was waited."}, "called one"),
+        ({"help": "Unix time of the wait."}, "Unix seconds"),
+        ({"name": "wait_timestamp_seconds"}, "Unix seconds"),
+        ({"help": "Time that was waited"}, "full stop"),
+        ({"question": "How long"}, "question mark"),
+        ({"help": "time that was waited."}, "not a sentence"),
+        ({"help": "Time that\nwas waited."}, "not a sentence"),
+        ({"labels": ("step",)}, "not allowed"),
+        ({"labels": ("Queue",)}, "not allowed"),
+        ({"labels": ("queue", "a", "b", "c", "d"), "values": (("x",),) * 5}, "more than 4 labels"),
+        ({"labels": ("queue", "queue"), "values": (("x",),) * 2}, "one twice"),
+        ({"labels": ("queue", "stage")}, "for each label or for none"),
+        ({"values": ()}, "neither listed nor bounded"),
+        ({"labels": ("gpu",)}, "or both"),
+        ({"values": (("a", "a"),)}, "there twice"),
+        ({"values": (("A b",),)}, "snake_case, or there twice"),
+        ({"values": (tuple(f"v{number}" for number in range(61)),)}, "61 children"),
+        ({"name": "longest_queue_seconds"}, "in its name as well"),
+        ({"buckets": (1.0,)}, "buckets are a histogram's"),
+        ({"kind": "histogram"}, "buckets are a histogram's"),
+        ({"kind": "histogram", "buckets": (2.0, 1.0)}, "do not rise"),
+        ({"kind": "histogram", "buckets": (0.0, 1.0)}, "do not rise"),
+        ({"kind": "histogram", "buckets": tuple(float(bound) for bound in range(1, 14))}, "13 buckets"),
+        ({"kind": "histogram", "buckets": (1.0,), "name": "wait", "unit": ""}, "without a unit"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_each_rule_finds_what_breaks_it(changed: dict[str, Any], words: str) -> None:
+    assert any(words in complaint for complaint in complaints(replace(GOOD, **changed))), complaints(replace(GOOD, **changed))
+
+
+def test_no_exception_outlives_its_metric() -> None:
+    named = {(metric.name, label) for metric in CATALOGUE for label in metric.labels}
+    assert NAMED_TWICE.keys() <= named
+    assert {label for metric in CATALOGUE for label, values in metric.known_values.items() if not values} | {"run_id"} == set(
+        OPEN_LABELS
+    )
+
+
+def test_every_list_of_words_belongs_to_a_label() -> None:
+    used = {values for metric in CATALOGUE for values in metric.values}
+    assert [words for words in LISTS if words not in used and ("", *words) not in used] == []
+
+
+def test_no_number_is_declared_twice() -> None:
+    assert [name for name, times in Counter(metric.name for metric in CATALOGUE).items() if times > 1] == []
+    assert [column for column, times in Counter(column for column, _ in step_columns()).items() if times > 1] == []
+    assert len(set(CATALOGUE)) == len(CATALOGUE)
+
+
+def test_columns_are_fields_of_the_record() -> None:
+    steps = RECORD.read_text().partition("## steps.jsonl")[2].partition("\n## ")[0]
+    fields = {name for line in steps.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert {column for column, _ in step_columns()} <= fields

@@ -1,0 +1,70 @@
+"""The heavy part of a start: the target's weights onto their devices, the drafter, the ring for features."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+
+import torch
+from transformers import PreTrainedModel
+
+from trainer.decoding.generate import stop_token_ids
+from trainer.drafter.learner import Learner
+from trainer.drafter.model import Drafter
+from trainer.errors import ConfigError
+from trainer.evaluate.online import Evaluator, Unmeasured
+from trainer.monitor.live import Live
+from trainer.run.preflight import Plan
+from trainer.target.features import FeatureRing, Target, borrow_weights
+from trainer.target.load import load_target_model
+
+log = logging.getLogger(__name__)
+
+
+def load(plan: Plan, live: Live) -> tuple[Learner, list[Target], Evaluator | Unmeasured]:
+    """The learner, a target for each target thread (threads on one device share its weights), and who measures acceptance."""
+    config, placement = plan.config, plan.placement
+    live.phase("loading the target")
+    try:
+        models = {
+            device: load_target_model(config.target, placement.precision, device) for device in dict.fromkeys(placement.targets)
+        }
+    except ConfigError as error:  # too late for that: the run has a folder
+        raise RuntimeError(str(error)) from error
+    ring = FeatureRing(
+        # Those in the queue, the one whose turn passes its bound, one in the hands of each target thread, one with the drafter.
+        slots=plan.feature_slots + 1 + len(placement.targets) + 1,
+        tokens=config.batches.token_budget,
+        width=plan.feature_width,
+        dtype=placement.precision,
+        device=placement.drafter,
+    )
+    targets = {device: Target(model, plan.layer_ids, ring, keep_last=plan.keep_last) for device, model in models.items()}
+    weights = borrow_weights(models[placement.targets[0]], placement.drafter)
+
+    live.phase("making the drafter")
+    torch.manual_seed(config.seed)
+    drafter = Drafter(plan.drafter)
+    if plan.warm_start:
+        log.info("%s", plan.warm_start.sentence())
+        drafter.load_state_dict(plan.warm_start.trained.drafter.state_dict())
+    learner = Learner(drafter.to(placement.drafter), weights, config, len(plan.conversations), autocast=placement.autocast)
+    evaluator = _evaluator(plan, models[placement.targets[0]], live)
+    live.phase("waiting for the first features")
+    return learner, [targets[device] for device in placement.targets], evaluator
+
+
+def _evaluator(plan: Plan, model: PreTrainedModel, live: Live) -> Evaluator | Unmeasured:
+    if plan.held_out is None:
+        return Unmeasured()
+    return Evaluator(
+        model,
+        plan.drafter,
+        plan.held_out,
+        live,
+        every=plan.config.evaluate.every,
+        anchors=plan.config.drafter.anchors,
+        max_new_tokens=plan.config.evaluate.max_new_tokens,
+        stop_ids=stop_token_ids(model, plan.chat.end_token_id(), plan.chat.eos_id),
+        thread_start=partial(torch.set_num_threads, plan.placement.cpu_threads),
+    )

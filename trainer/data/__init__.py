@@ -1,0 +1,1 @@
+"""Datasets and prompts in, batches of tokenised conversations out."""

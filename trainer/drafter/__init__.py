@@ -1,0 +1,1 @@
+"""Features in, optimizer steps and checkpoints of the drafter out."""

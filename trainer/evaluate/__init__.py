@@ -1,0 +1,1 @@
+"""A trained drafter and prompts in, what it is worth out: acceptance length, speed, losslessness."""

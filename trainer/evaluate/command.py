@@ -1,0 +1,186 @@
+"""`python -m trainer evaluate`: real speculative decoding with a trained drafter, held against the target by itself.
+
+A drafter and prompts in; acceptance length, rates with and without the drafter and losslessness out (docs/evaluate.md).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from transformers import PreTrainedModel
+
+from trainer.decoding.acceptance_length import acceptance_length
+from trainer.decoding.generate import require_stop_token_ids
+from trainer.decoding.progress import AnswerProgress, say, shown
+from trainer.decoding.speculative import Speculator, seat
+from trainer.devices import name_of
+from trainer.errors import ConfigError
+from trainer.evaluate.compare import Answered, Terms, answer_both
+from trainer.evaluate.plan import EvaluateOptions, Evaluation, check
+from trainer.evaluate.report import Report, report
+from trainer.files import free_place
+from trainer.formatting import number
+from trainer.target.load import load_target_model
+
+# A table that is piped somewhere has no terminal to take its width from.
+_PIPED_WIDTH = 120
+
+
+def evaluate(options: EvaluateOptions, console: Console | None = None, out: Console | None = None) -> bool:
+    """Evaluate and print: progress and warnings to `console`, by default stderr, the result to `out`, by default stdout.
+
+    Returns False where an answer diverges from the target's own and rounding does not explain it. Raises `ConfigError`, for an
+    output that cannot be written only when the result has been printed.
+    """
+    console = console or Console(stderr=True)
+    out = out or Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
+    output = _free_file(options.output)
+    evaluation = check(options)
+    for sentence in evaluation.warnings:
+        say(console, f"Warning: {sentence}")
+    if options.cpu_threads:
+        torch.set_num_threads(options.cpu_threads)
+    found = report(_answer(evaluation, console), evaluation.trained.drafter.block_size, compared=evaluation.compared)
+    told = _strict_json(as_json(evaluation, found)) + "\n" if output or options.json else ""
+    if options.json:
+        out.file.write(told)
+    else:
+        show(evaluation, found, out)
+    if found.bugs:
+        say(console, f"Warning: {verdict(evaluation, found)}")
+    if output:
+        _write(output, told)
+    return not found.bugs
+
+
+def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
+    """Load the target and answer every prompt, with the drafter and, if asked for, without."""
+    say(console, f"Loading target {evaluation.target!r} in {name_of(evaluation.dtype)} on {evaluation.device}.")
+    model = load_target_model(evaluation.target, evaluation.dtype, evaluation.device)
+    terms = _terms(evaluation, model)
+    drafter = seat(evaluation.trained.drafter, model)
+    answers: list[Answered] = []
+    progress = AnswerProgress(len(evaluation.prompts), 0)
+
+    def told() -> str:
+        length = acceptance_length([one for answer in answers for one in answer.drafted.rounds])
+        return progress.told(f"acceptance length {number(length, '.2f')}")
+
+    with Speculator(model, drafter) as speculator, shown(console, progress, told) as advance:
+        for answered in answer_both(model, speculator, evaluation.prompts, terms):
+            answers.append(answered)
+            advance(len(answered.drafted.token_ids), 1)
+    return answers
+
+
+def _terms(evaluation: Evaluation, model: PreTrainedModel) -> Terms:
+    options, chat = evaluation.options, evaluation.chat
+    return Terms(
+        max_new_tokens=options.max_new_tokens,
+        stop_ids=require_stop_token_ids(model, evaluation.target, chat.end_token_id(), chat.eos_id),
+        sampling=options.sampling,
+        seed=options.seed,
+        baseline=options.baseline,
+    )
+
+
+def as_json(evaluation: Evaluation, found: Report) -> dict[str, Any]:
+    """Everything that is told of an evaluation; docs/evaluate.md says what each field means."""
+    options = evaluation.options
+    return {
+        "checkpoint": str(evaluation.trained.path),
+        "step": evaluation.trained.step,
+        "target": evaluation.target,
+        "block_size": evaluation.trained.drafter.block_size,
+        **asdict(found.total),
+        "prompts_left_out": dict(evaluation.left_out),
+        "divergences": found.divergences(),
+        "warnings": evaluation.warnings,
+        "by_category": {name: asdict(figures) for name, figures in found.by_category.items()},
+        "by_prompt": found.by_prompt(),
+        "settings": {
+            "prompts": options.prompts,
+            "split": evaluation.split,
+            "max_new_tokens": options.max_new_tokens,
+            "temperature": options.temperature,
+            "top_p": options.top_p,
+            "top_k": options.top_k,
+            "seed": options.seed,
+            "device": str(evaluation.device),
+            "precision": name_of(evaluation.dtype),
+            "template_args": evaluation.template_args,
+            "cpu_threads": torch.get_num_threads(),
+        },
+        "versions": {name: version(name) for name in ("torch", "transformers")},
+    }
+
+
+def show(evaluation: Evaluation, found: Report, out: Console) -> None:
+    """The table for people, and what it means."""
+    trained, sampling = evaluation.trained, evaluation.options.sampling
+    how = "greedy" if sampling.greedy else f"sampled at temperature {sampling.temperature:g}"
+    step = "" if trained.step is None else f", step {trained.step:,}"
+    where = f"{how}, {name_of(evaluation.dtype)} on {evaluation.device}"
+    out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target} ({where})"))
+    if evaluation.split:
+        say(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")
+    for sentence in (*found.drafting(), verdict(evaluation, found)):
+        say(out, sentence)
+    if left_out := evaluation.left_out:
+        reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.most_common())
+        say(out, f"Prompts left out: {reasons}.")
+
+
+def verdict(evaluation: Evaluation, found: Report) -> str:
+    """Whether drafting changed a text, in one sentence."""
+    if not evaluation.options.sampling.greedy:
+        return "Sampled texts differ by chance and are not compared; greedy ones (--temperature 0) would be."
+    if not evaluation.options.baseline:
+        return "Losslessness and speed-up are not known: the target was not asked alone (--no-baseline)."
+    return found.lossless_sentence()
+
+
+def _free_file(output: str | None) -> Path | None:
+    if output is None:
+        return None
+    place = free_place(output, "file")
+    if not place.parent.is_dir():
+        raise ConfigError(f"output {output!r} lies in a folder that does not exist: make it first")
+    return place
+
+
+def _write(place: Path, text: str) -> None:
+    """Make the file, whole or not at all, and never over another one."""
+    try:
+        file = place.open("x", encoding="utf-8")
+        try:
+            with file:
+                file.write(text)
+        except OSError:
+            place.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        way = "what was found is printed above and in no file; name another file next time"
+        raise ConfigError(f"output {str(place)!r} cannot be written ({error.strerror or error}): {way}") from error
+
+
+def _strict_json(facts: dict[str, Any]) -> str:
+    return json.dumps(_finite(facts), indent=2, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    """The same with None for every number that JSON has no word for."""
+    if isinstance(value, Mapping):
+        return {name: _finite(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

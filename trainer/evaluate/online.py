@@ -1,0 +1,185 @@
+"""Acceptance measured while training: now and then a copy of the drafter decodes held-out prompts, on a thread of its own.
+
+The drafter's thread only copies its weights; the rest runs beside training, on the target's device, and takes its share of that.
+What fails here is told and ends no run.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from types import TracebackType
+from typing import Protocol
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel, Qwen3Config
+
+from trainer.config import LossConfig
+from trainer.data.held_out import HeldOut
+from trainer.decoding.acceptance_length import acceptance_by_position, acceptance_length
+from trainer.decoding.speculative import Decoded, Speculator, seat
+from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
+from trainer.drafter.model import Drafter
+from trainer.record.format import EvaluationFacts
+from trainer.target.features import FeatureBatch, borrow_weights
+
+# Longest wait for the measuring thread once it is to give up, which it does between rounds.
+JOIN_SECONDS = 5.0
+
+log = logging.getLogger(__name__)
+
+
+class Listener(Protocol):
+    """Who is told: `trainer.monitor.live.Live`."""
+
+    def evaluated(self, facts: EvaluationFacts) -> None: ...
+    def evaluation_failed(self, message: str) -> None: ...
+    def evaluation_skipped(self, step: int) -> None: ...
+
+
+class Evaluator:
+    """Measures every `every` steps, and once more at the end; leave the `with` block after every thread that runs the target."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        drafter: Qwen3Config,
+        held_out: HeldOut,
+        live: Listener,
+        *,
+        every: int,
+        anchors: int,
+        max_new_tokens: int,
+        stop_ids: list[int],
+        thread_start: Callable[[], object] = lambda: None,
+    ) -> None:
+        self._model = model
+        self._copy = seat(Drafter(drafter), model)
+        self._speculator = Speculator(model, self._copy)
+        self._held_out = held_out
+        self._live = live
+        self._every = every
+        self._anchors = anchors
+        # One for all evaluations: memory that a stream has used is kept for that stream.
+        self._stream = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None  # type: ignore[no-untyped-call]
+        self._max_new_tokens = max_new_tokens
+        self._stop_ids = stop_ids
+        self._thread_start = thread_start
+        self._thread: threading.Thread | None = None
+        self._newest_step = 0
+        self._over = threading.Event()
+
+    def __enter__(self) -> Evaluator:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Gives up what is under way, within one round of decoding; a thread that hangs is left behind."""
+        self._over.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+        self._speculator.close()
+
+    def measure_if_due(self, step: int, drafter: nn.Module) -> None:
+        """Begin to measure the drafter as it is now, if it is time; if the last one is still measured, this one is left out."""
+        if step % self._every:
+            return
+        if self._thread is not None and self._thread.is_alive():
+            self._live.evaluation_skipped(step)
+        else:
+            self._begin(step, drafter)
+
+    def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None:
+        """Measure the finished drafter and wait for that, unless it has been; `give_up` is asked several times a second."""
+        self._wait(give_up)
+        if step != self._newest_step and not give_up():
+            self._begin(step, drafter)
+            self._wait(give_up)
+
+    def _wait(self, give_up: Callable[[], bool]) -> None:
+        while self._thread is not None and self._thread.is_alive() and not give_up():
+            self._thread.join(timeout=0.1)
+
+    def _begin(self, step: int, drafter: nn.Module) -> None:
+        self._newest_step = step
+        with torch.no_grad():
+            for copy, weight in zip(self._copy.parameters(), drafter.parameters(), strict=True):
+                copy.copy_(weight)
+        if self._model.device.type == "cuda":
+            torch.cuda.current_stream(self._model.device).synchronize()  # the copy is read on another stream
+        self._thread = threading.Thread(target=self._run, args=(step,), name="evaluator", daemon=True)
+        self._thread.start()
+
+    def _run(self, step: int) -> None:
+        began = time.monotonic()
+        try:
+            self._thread_start()
+            with torch.no_grad(), torch.cuda.stream(self._stream) if self._stream else nullcontext():
+                decoded = list(self._decode())
+                estimate = self._estimate()
+            if not self._over.is_set():
+                self._live.evaluated(self._facts(step, decoded, estimate, time.monotonic() - began))
+        except Exception as error:
+            log.info("What failed in the evaluation after step %s:", f"{step:,}", exc_info=True)
+            reason = " ".join(str(error).split())[:200]
+            self._live.evaluation_failed(f"The evaluation after step {step:,} failed ({type(error).__name__}: {reason}).")
+
+    def _decode(self) -> Iterator[Decoded]:
+        for prompt_ids in self._held_out.prompts:
+            if self._over.is_set():
+                return
+            yield self._speculator.decode(
+                prompt_ids, max_new_tokens=self._max_new_tokens, stop_ids=self._stop_ids, give_up=self._over.is_set
+            )
+
+    def _estimate(self) -> float | None:
+        """The estimated acceptance length on the held-out conversations; None where there are none."""
+        device, weights = self._model.device, borrow_weights(self._model, self._model.device)
+        kept = at_risk = torch.zeros((), device=device)
+        for held in self._held_out.conversations:
+            if self._over.is_set():
+                return None
+            batch = held.to(device)
+            anchor_A, used_A = draw_anchors(batch, self._anchors, generator_for(0, batch.seq))
+            blocks = lay_blocks(batch, anchor_A[used_A], used_A[used_A], self._copy.block_size)
+            features = FeatureBatch(batch, self._speculator.features(batch.token_T.tolist()))
+            with self._speculator.autocast:
+                parts = drafter_loss(self._copy, weights, features, blocks, LossConfig())
+            kept, at_risk = kept + parts.kept, at_risk + parts.at_risk
+        return estimated_acceptance_length(kept.tolist(), at_risk.tolist()) if self._held_out.conversations else None
+
+    def _facts(self, step: int, decoded: list[Decoded], estimate: float | None, seconds: float) -> EvaluationFacts:
+        rounds = [one for text in decoded for one in text.rounds]
+        tokens = sum(len(text.token_ids) for text in decoded)
+        decoding = sum(text.decode_seconds for text in decoded)
+        length = acceptance_length(rounds)
+        if length is None:
+            raise ValueError("every answer ended with its first token, so that nothing was drafted")
+        return EvaluationFacts(
+            step=step,
+            measured_length=length,
+            acceptance_by_position=acceptance_by_position(rounds, self._copy.block_size),
+            held_out_estimated_length=estimate,
+            prompts=len(decoded),
+            rounds=len(rounds),
+            tokens=tokens,
+            seconds=seconds,
+            tokens_per_second=(tokens - len(decoded)) / decoding if decoding else 0.0,
+        )
+
+
+class Unmeasured:
+    """Stands where a run has nothing to measure acceptance on."""
+
+    def __enter__(self) -> Unmeasured:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def measure_if_due(self, step: int, drafter: nn.Module) -> None: ...
+
+    def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None: ...

@@ -1,0 +1,142 @@
+"""Everything about an evaluation that can be wrong, found before the target's weights are read. Raises `ConfigError`."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass
+
+import torch
+
+from trainer.config import DatasetConfig, Precision
+from trainer.data.chat_template import GuardedChat
+from trainer.data.prompts import held_out_split, load_prompts
+from trainer.decoding.sampling import Sampling
+from trainer.devices import choose_precision, find_device, first_device, name_of
+from trainer.drafter.compatibility import check_fit
+from trainer.errors import ConfigError, require
+from trainer.evaluate.compare import Asked, read_prompts
+from trainer.evaluate.warnings import Use, cautions
+from trainer.formats.load import Trained, load_trained
+from trainer.target.load import describe, load_config, load_tokenizer, outline_target
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    checkpoint: str
+    """The drafter: a run by id or folder, a checkpoint's folder or an exported one."""
+    prompts: str
+    """What is asked: a text file (a prompt a line), a .jsonl file, a folder made by `datasets.save_to_disk`, `demo` or `stdlib`."""
+    target: str | None = None
+    """The model that it drafts for; by default the one that it was trained for."""
+    runs: str = "runs"
+    """Folder of all runs, where a run's id is looked up."""
+    limit: int | None = None
+    """Prompts taken at most, the first ones; by default all."""
+    max_new_tokens: int = 256
+    """Tokens of an answer at most."""
+    temperature: float = 0.0
+    """0 is greedy; above, tokens are drawn, the flatter the higher it is."""
+    top_p: float = 1.0
+    """Drawn from the likeliest tokens that make up this share."""
+    top_k: int = 0
+    """Drawn from so many of the likeliest tokens; 0 is all."""
+    seed: int = 0
+    """Decides what is drawn, and the order of `stdlib`'s prompts."""
+    device: str = "auto"
+    """Where both models run, as in `cuda:0`; `auto` is the first GPU, else the CPU."""
+    precision: Precision = "auto"
+    """Of the target's weights; `auto` is that of the training, if it is known, else bfloat16 on GPUs that have it, else float32."""
+    cpu_threads: int | None = None
+    """Threads that torch uses; by default as many as it likes."""
+    template_args: dict[str, str] | None = None
+    """Arguments for the target's chat template, as in `enable_thinking false`; by default those of the training."""
+    baseline: bool = True
+    """Ask the target alone as well: without it neither speed-up nor losslessness is known, in half of the time."""
+    json: bool = False
+    """Print JSON instead of the table."""
+    output: str | None = None
+    """A file to write the JSON to; it must not exist yet."""
+
+    def __post_init__(self) -> None:
+        require(self.limit is None or self.limit >= 1, "limit", "at least 1", self.limit)
+        require(self.max_new_tokens >= 2, "max_new_tokens", "at least 2", self.max_new_tokens)
+        require(0 <= self.seed < 2**53, "seed", "from 0 to 2**53 - 1", self.seed)
+        require(self.cpu_threads is None or self.cpu_threads >= 1, "cpu_threads", "at least 1", self.cpu_threads)
+        _ = self.sampling
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, top_p=self.top_p, top_k=self.top_k)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation:
+    """An evaluation with everything that can be wrong found right, before the target's weights are read."""
+
+    options: EvaluateOptions
+    trained: Trained
+    target: str
+    device: torch.device
+    dtype: torch.dtype
+    chat: GuardedChat
+    prompts: list[Asked]
+    left_out: Counter[str]
+    warnings: list[str]
+    template_args: dict[str, str]
+    split: str | None
+    """The split that is asked, of prompts that are a saved dataset with splits."""
+
+    @property
+    def compared(self) -> bool:
+        """Whether each answer is held against the target's own, token for token."""
+        return self.options.baseline and self.options.sampling.greedy
+
+
+def check(options: EvaluateOptions) -> Evaluation:
+    """Read the drafter, the prompts and the target's config and tokenizer. Raises `ConfigError` for what can't work."""
+    trained = load_trained(options.checkpoint, options.runs)
+    if not all(bool(weight.isfinite().all()) for weight in trained.drafter.parameters()):
+        raise ConfigError(f"the drafter in {trained.path} has weights that are no finite numbers: take an earlier checkpoint")
+    name = options.target or trained.target
+    if name is None:
+        raise ConfigError(f"{options.checkpoint!r} does not say which target it drafts for: name it with --target")
+    target, config = describe(name), load_config(name)
+    check_fit(trained.config, config, name)
+    outline_target(name)
+    device = find_device(options.device if options.device != "auto" else first_device(), "device")
+    dtype = _precision(options.precision, trained.facts.precision, device)
+    template_args = dict(trained.facts.template_args) if options.template_args is None else options.template_args
+    chat = GuardedChat(
+        load_tokenizer(name),
+        max_length=0,
+        template_args=DatasetConfig(template_args=template_args).template_values(),
+        mask_token_id=trained.drafter.mask_token_id,
+        vocab_size=target.vocab_size,
+    )
+    prompts, left_out = read_prompts(
+        chat,
+        load_prompts(options.prompts, seed=options.seed, limit=options.limit, held_out=True),
+        room=(target.max_positions or sys.maxsize) - options.max_new_tokens,
+    )
+    use = Use(target=name, precision=name_of(dtype), template_args=template_args, prompts=options.prompts)
+    return Evaluation(
+        options=options,
+        trained=trained,
+        target=name,
+        device=device,
+        dtype=dtype,
+        chat=chat,
+        prompts=prompts,
+        left_out=left_out,
+        warnings=[*([target.note] if target.note else []), *cautions(trained, use)],
+        template_args=template_args,
+        split=held_out_split(options.prompts),
+    )
+
+
+def _precision(asked: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:
+    for known in (torch.float32, torch.bfloat16):
+        if asked == "auto" and trained_in == name_of(known):
+            return known
+    return choose_precision(asked, (device,))

@@ -1,0 +1,95 @@
+"""The trainer's process, and what watching the run costs."""
+
+from __future__ import annotations
+
+from trainer.metrics.catalogue.metric import Metric
+
+WATCH_PARTS = ("record", "sampler", "writer", "http", "gpu", "trackers")
+WATCH_ERROR_PARTS = ("sampler", "http", "gpu", "trackers")
+LOG_LEVELS = ("warning", "error")
+HTTP_REFUSALS = ("host", "origin", "token", "rate", "size", "streams")
+CONTROL_ACTIONS = ("checkpoint", "pause", "resume", "stop")
+TRACKERS = ("wandb", "tensorboard")
+PROCESS_CPU = Metric(
+    name="process_cpu_seconds_total",
+    kind="counter",
+    unit="seconds",
+    help="CPU time of the trainer, user and system; its rate is the number of cores in use.",
+    question="Is the CPU the limit?",
+)
+PROCESS_MEMORY = Metric(
+    name="process_resident_memory_bytes",
+    kind="gauge",
+    unit="bytes",
+    help="Resident memory of the trainer.",
+    question="Is memory running out?",
+)
+RECORD_ERRORS = Metric(
+    name="record_errors_total",
+    kind="counter",
+    help="Writes to the run record that failed; training goes on without them.",
+    question="Is the record whole?",
+)
+WATCH_SECONDS = Metric(
+    name="watch_seconds_total",
+    kind="counter",
+    unit="seconds",
+    labels=("part",),
+    values=(WATCH_PARTS,),
+    help="Time spent on watching: `record` on the drafter's thread, `trackers` in processes of their own, the rest on own threads.",
+    question="What does watching cost?",
+)
+WATCH_ERRORS = Metric(
+    name="watch_errors_total",
+    kind="counter",
+    labels=("part",),
+    values=(WATCH_ERROR_PARTS,),
+    help="Errors within watching itself, by part as in watch_seconds_total; training goes on. Failed writes: record_errors_total.",
+    question="Can what I see be trusted?",
+)
+LOG_MESSAGES = Metric(
+    name="log_messages_total",
+    kind="counter",
+    labels=("level",),
+    values=(LOG_LEVELS,),
+    help="Messages in the run's log, by level: warning, error.",
+    question="Is anything wrong?",
+)
+HTTP_REFUSED = Metric(
+    name="http_refused_total",
+    kind="counter",
+    labels=("reason",),
+    values=(HTTP_REFUSALS,),
+    help="Requests to the trainer that were refused, by reason.",
+    question="Does anybody ask who must not?",
+)
+EVENT_STREAMS = Metric(
+    name="event_streams",
+    kind="gauge",
+    help="Open event streams.",
+    question="Who is watching?",
+)
+CONTROL_REQUESTS = Metric(
+    name="control_requests_total",
+    kind="counter",
+    labels=("action",),
+    values=(CONTROL_ACTIONS,),
+    help="Requests to control the run that were taken, by action.",
+    question="Did somebody stop it?",
+)
+TRACKER_UP = Metric(
+    name="tracker_up",
+    kind="gauge",
+    labels=("tracker",),
+    values=(TRACKERS,),
+    help="1 while a tracker that was asked for takes the run's numbers; absent for those that were not.",
+    question="Do the other trackers follow?",
+)
+TRACKER_DROPPED = Metric(
+    name="tracker_dropped_total",
+    kind="counter",
+    labels=("tracker",),
+    values=(TRACKERS,),
+    help="Lines of the run record that a tracker had not taken when it ended; they can still be sent to it.",
+    question="Is the other tracker's curve whole?",
+)

@@ -1,0 +1,1 @@
+"""Prompts in, conversations with the target's own answers out."""

@@ -1,0 +1,31 @@
+"""What a run was made with: the versions of its libraries, the commit of its code."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import tomllib
+from pathlib import Path
+
+LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi")
+
+
+def versions() -> dict[str, str]:
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
+    found = {"draftscope": project["version"], "python": platform.python_version()}
+    for library in LIBRARIES:
+        found[library] = importlib.metadata.version(library)
+    return found
+
+
+def git_commit() -> str | None:
+    """The commit of the code that runs: as an image was told when it was built, or of the git checkout that it is."""
+    if built_from := os.environ.get("DRAFTSCOPE_COMMIT"):
+        return built_from
+    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=5, check=True).stdout.strip() or None
+    except (OSError, subprocess.SubprocessError):
+        return None

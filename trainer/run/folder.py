@@ -1,0 +1,156 @@
+"""A run's folder and identity: made new, or found again by `--resume`."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trainer.config import TrainConfig
+from trainer.devices import name_of
+from trainer.drafter.checkpoint import START, Place, newest_checkpoint
+from trainer.errors import ConfigError
+from trainer.files import alone_in
+from trainer.record.environment import git_commit, versions
+from trainer.record.reader import next_attempt
+from trainer.record.redact import redact_words
+from trainer.record.writer import write_run_json
+from trainer.run.lookup import find_run, read_facts
+from trainer.run.preflight import Plan
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One run's folder, what is known of it, and where this attempt begins."""
+
+    folder: Path
+    facts: dict[str, Any]
+    """As in `run.json`, with what this attempt says anew."""
+    attempt: int = 0
+    start: Place = START
+    """Where this attempt begins."""
+    checkpoint: Path | None = None
+    """What it goes on from."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.folder / "checkpoints"
+
+
+@contextlib.contextmanager
+def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Iterator[Run]:
+    """Make a new run's folder, or find the one to resume, and keep others out of it. Raises `ConfigError`."""
+    if config.resume:
+        folder = find_run(config.resume, Path(config.runs))
+        with alone_in(folder) as warnings:
+            # Only now: whoever trained in it before may have written a last checkpoint.
+            yield _resume(folder, plan, command, warnings)
+    else:
+        folder, facts = _create(config, plan, command)
+        with alone_in(folder) as warnings:
+            yield Run(folder=folder, facts=facts, warnings=(*warnings, *_noted(plan)))
+
+
+def _noted(plan: Plan) -> tuple[str, ...]:
+    return (plan.target.note, *plan.warnings) if plan.target.note else plan.warnings
+
+
+def _create(config: TrainConfig, plan: Plan, command: list[str]) -> tuple[Path, dict[str, Any]]:
+    now = datetime.datetime.now(datetime.UTC)
+    name = config.name or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+    folder = Path(config.runs) / name
+    facts = run_facts(name, now, command, plan)
+    try:
+        folder.mkdir(parents=True)
+        write_run_json(folder, facts)
+    except FileExistsError:
+        raise ConfigError(
+            f"run {name!r} exists in {config.runs}: go on with it by --resume {name}, or choose another --name"
+        ) from None
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+        raise ConfigError(f"the run's folder {folder} cannot be made: {error.strerror}; choose another with --runs") from error
+    return folder, facts
+
+
+def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -> Run:
+    checkpoint, refused = newest_checkpoint(folder / "checkpoints")
+    if checkpoint is None:
+        raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
+    for name, now in plan.identity().items():
+        before = checkpoint.facts.get("identity", {}).get(name)
+        if before != now:
+            raise ConfigError(
+                f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
+            )
+    last = plan.config.max_steps
+    if last is not None and checkpoint.place.step >= last:
+        raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.place.step:,} steps: give more with --max-steps")
+    passed_over = [f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused]
+    return Run(
+        folder=folder,
+        facts={**read_facts(folder), **attempt_facts(plan, command)},
+        attempt=next_attempt(folder),
+        start=checkpoint.place,
+        checkpoint=checkpoint.path,
+        warnings=(*warnings, *passed_over, *_noted(plan)),
+    )
+
+
+def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
+    """What `run.json` holds (docs/record.md)."""
+    config, target = plan.config, plan.target
+    return {
+        "schema": 1,
+        "id": name,
+        "name": name,
+        "started_at": now.isoformat(timespec="seconds"),
+        **attempt_facts(plan, command),
+        "target": {
+            "name": target.name,
+            "architecture": target.architecture,
+            "layers": target.layers,
+            "hidden_size": target.hidden_size,
+            "vocab_size": target.vocab_size,
+            "parameters": plan.target_parameters,
+            "layer_ids": list(plan.layer_ids),
+            "precision": name_of(plan.placement.precision),
+            "note": target.note,
+        },
+        "drafter": {
+            "layers": config.drafter.layers,
+            "block_size": config.drafter.block_size,
+            "mask_token_id": plan.mask_token_id,
+            "parameters": plan.drafter_parameters,
+        },
+        "from": plan.warm_start.facts() if plan.warm_start else None,
+        "data": {
+            "path": config.data,
+            "conversations": len(plan.conversations),
+            "fingerprint": plan.fingerprint,
+            "held_out": len(plan.held_out.prompts) if plan.held_out else 0,
+        },
+    }
+
+
+def attempt_facts(plan: Plan, command: list[str]) -> dict[str, Any]:
+    """What each attempt of a run says anew; a resume may come with other flags, on another machine."""
+    return {
+        "command": redact_words(command),
+        "git_commit": git_commit(),
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "versions": versions(),
+        "config": dataclasses.asdict(plan.config),
+        "max_steps": plan.config.max_steps,
+        "devices": plan.placement.describe(),
+    }

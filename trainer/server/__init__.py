@@ -1,0 +1,1 @@
+"""The monitor's status in, HTTP out: /status, /metrics, /events, /control."""

@@ -1,0 +1,1 @@
+"""A name in, the frozen target and its features out."""
