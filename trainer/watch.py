@@ -24,11 +24,11 @@ from trainer.formatting import duration
 from trainer.gpus.device import NO_TORCH, torch_view
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import EVENT_STREAMS, HTTP_REFUSED, WATCH_SECONDS
-from trainer.metrics.exporter import Reading, Recorder
+from trainer.metrics.exporter import Exporter, MetricSample
 from trainer.monitor.console import Console, choose_mode
 from trainer.monitor.control import Control
 from trainer.monitor.live import Live
-from trainer.monitor.moments import log_readings
+from trainer.monitor.moments import log_samples
 from trainer.monitor.sampler import Sampler
 from trainer.pipeline.stages import Stages
 from trainer.record.format import evaluation_of
@@ -71,11 +71,11 @@ class Watch:
         self._run = run
         self._server = server
         self._record = RunRecord(run.folder, run.attempt)
-        self._recorder = Recorder(CollectorRegistry(), str(run.facts["id"]))
-        self.live = Live(run.facts, self._recorder, self._record)
+        self._exporter = Exporter(CollectorRegistry(), str(run.facts["id"]))
+        self.live = Live(run.facts, self._exporter, self._record)
         torch = torch_view(placement.targets, placement.drafter) if placement else NO_TORCH
-        gpus = GpuSampler(self._recorder, config.gpu_seconds, torch, progress=lambda: self.live.step)
-        self._sampler = Sampler(self.live, self._recorder, self._record, config, gpus=gpus)
+        gpus = GpuSampler(self._exporter, config.gpu_seconds, torch, progress=lambda: self.live.step)
+        self._sampler = Sampler(self.live, self._exporter, self._record, config, gpus=gpus)
         self._control = control or Control()
         self._control.attach(self.live)
         self._linger_seconds = config.linger_seconds
@@ -83,13 +83,13 @@ class Watch:
         self._console = Console(self.live, choose_mode(config.console, sys.stdout), sys.stdout, addresses)
         self._handlers_before: list[logging.Handler] = []
         self._logged = RecordLogHandler(self._record)
-        self._recorder.read_from(lambda: log_readings(self._logged.warnings, self._logged.errors))
+        self._exporter.register(lambda: log_samples(self._logged.warnings, self._logged.errors))
         self._handlers: list[logging.Handler] = [self._logged, self._console.log_handler()]
         self._announcement = _announcement(config, run, server)
         # Its own address, and the name by which Prometheus asks for it: what is told of it must lead to it.
         own = (urlsplit(server.address or "").netloc, self._announcement.target if self._announcement else None)
         self._allow_hosts = (*config.allow_hosts, *filter(None, own))
-        self._trackers = Trackers(run.folder, trackers, self._recorder, self.live.warn)
+        self._trackers = Trackers(run.folder, trackers, self._exporter, self.live.warn)
         self._stages: Stages | None = None
         self._last_words = ""
 
@@ -143,10 +143,10 @@ class Watch:
             self.live.inherited(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)
 
     def _serve(self) -> None:
-        app = create_app(self.live, self._recorder.exposition, self._allow_hosts, self._book_http, self._count_refusal)
+        app = create_app(self.live, self._exporter.exposition, self._allow_hosts, self._book_http, self._count_refusal)
         if self._server.token is not None:
             add_control(app, self._control, self.live, self._server.token)
-        self._recorder.read_from(lambda: [Reading(EVENT_STREAMS, app.state.ticks.open_streams)])
+        self._exporter.register(lambda: [MetricSample(EVENT_STREAMS, app.state.ticks.open_streams)])
         self._server.start(app)
 
     def _say_whether_it_lingers(self) -> float:
@@ -158,10 +158,10 @@ class Watch:
         return seconds
 
     def _count_refusal(self, reason: str) -> None:
-        self._recorder.add(HTTP_REFUSED, 1, reason)
+        self._exporter.add(HTTP_REFUSED, 1, reason)
 
     def _book_http(self, seconds: float) -> None:
-        self._recorder.add(WATCH_SECONDS, seconds, "http")
+        self._exporter.add(WATCH_SECONDS, seconds, "http")
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None

@@ -56,7 +56,7 @@ def series_of(body: bytes) -> int:
 
 
 def scrape(live: Live) -> bytes:
-    return live.recorder.exposition(ACCEPT)[0]
+    return live.exporter.exposition(ACCEPT)[0]
 
 
 def cost(folder: Path, gpus: int, times: int) -> Cost:
@@ -95,7 +95,7 @@ def summary(times: list[float]) -> Spent:
 def served(live: Live) -> Iterator[str]:
     """`host:port` of a status server for this rank."""
     server = StatusServer(StatusServer.bind("127.0.0.1", 0))
-    server.start(create_app(live, live.recorder.exposition))
+    server.start(create_app(live, live.exporter.exposition))
     assert server.address is not None
     try:
         yield server.address.removeprefix("http://")

@@ -94,16 +94,16 @@ def our_step() -> Iterator[Call]:
     """All that a training step says: record, step time, warnings, verdict; more than five scalars."""
     from prometheus_client import CollectorRegistry
 
-    from trainer.metrics.exporter import Recorder
+    from trainer.metrics.exporter import Exporter
     from trainer.monitor.live import Live
-    from trainer.record.format import StepFacts
+    from trainer.record.format import StepLine
     from trainer.record.writer import RunRecord
 
     record = RunRecord(Path.cwd(), 0)
-    live = Live({"id": "one", "max_steps": 10**9}, Recorder(CollectorRegistry(), "one"), record)
+    live = Live({"id": "one", "max_steps": 10**9}, Exporter(CollectorRegistry(), "one"), record)
     shape: dict[str, Any] = {"epoch": 0.1, "position_accuracy": (0.5,) * 15, "draft_tokens": 80, "samples": 4, "step_seconds": 0.5}
     facts = [
-        StepFacts(
+        StepLine(
             step=step + 1,
             seq=step,
             loss=2.0,

@@ -20,7 +20,7 @@ from trainer.decoding.acceptance_length import acceptance_length
 from trainer.decoding.speculative import Speculator
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.evaluate.online import Evaluator, Unmeasured
-from trainer.record.format import EvaluationFacts
+from trainer.record.format import EvaluationLine
 from trainer.target.tiny import MASK, tiny_config, tiny_model
 
 PROMPTS = [list(range(40, 52)), list(range(60, 75)), list(range(33, 40))]
@@ -29,11 +29,11 @@ NEVER = 999  # an id that no answer holds: each is as long as it may be
 
 @dataclass
 class Told:
-    done: list[EvaluationFacts] = field(default_factory=list)
+    done: list[EvaluationLine] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
     skipped: list[int] = field(default_factory=list)
 
-    def evaluated(self, facts: EvaluationFacts) -> None:
+    def evaluated(self, facts: EvaluationLine) -> None:
         self.done.append(facts)
 
     def evaluation_failed(self, message: str) -> None:

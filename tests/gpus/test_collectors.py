@@ -6,12 +6,12 @@ import pynvml
 from prometheus_client import CollectorRegistry
 
 from tests.gpus.test_sampler import GIVEN, STATS, Bench
-from trainer.gpus.collectors import gpu_readings
+from trainer.gpus.collectors import gpu_samples
 from trainer.gpus.device import TorchView
 from trainer.metrics.catalogue.gpus import ALLOCATED, GPU_SM_ACTIVE, GPU_THROTTLED
 from trainer.metrics.catalogue.index import CATALOGUE
 from trainer.metrics.catalogue.stages import STAGE_DEVICE
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 
 OF_GPUS = {metric for metric in CATALOGUE if metric.name.startswith("gpu_")} | {STAGE_DEVICE}
 
@@ -24,14 +24,14 @@ def seen() -> Bench:
 
 
 def exposed(bench: Bench) -> list[str]:
-    recorder = Recorder(CollectorRegistry())
-    recorder.read_from(lambda: gpu_readings(bench.gpus.reading))
-    lines = recorder.exposition(None)[0].decode().splitlines()
+    exporter = Exporter(CollectorRegistry())
+    exporter.register(lambda: gpu_samples(bench.gpus.reading))
+    lines = exporter.exposition(None)[0].decode().splitlines()
     return [line.removeprefix("draftscope_") for line in lines if line.startswith(("draftscope_gpu_", "draftscope_stage_gpu_"))]
 
 
 def test_every_number_about_gpus_is_told() -> None:
-    readings = [reading for reading in gpu_readings(seen().gpus.reading) if reading.value is not None]
+    readings = [reading for reading in gpu_samples(seen().gpus.reading) if reading.value is not None]
     assert {reading.metric for reading in readings} == OF_GPUS
     assert all(len(reading.labels) == len(reading.metric.labels) for reading in readings)
     assert len({(reading.metric.name, reading.labels) for reading in readings}) == len(readings), "no series twice"
@@ -86,5 +86,5 @@ def test_what_a_gpu_does_not_tell_is_absent() -> None:
     [first, _] = seen().gpus.reading.devices
     silent = replace(first, throttle_reasons=None, sm_active_ratio=None, allocator=None, stages=())
     bench = seen()
-    told = {reading.metric for reading in gpu_readings(replace(bench.gpus.reading, devices=(silent,))) if reading.value is not None}
+    told = {reading.metric for reading in gpu_samples(replace(bench.gpus.reading, devices=(silent,))) if reading.value is not None}
     assert told & {GPU_THROTTLED, GPU_SM_ACTIVE, ALLOCATED, STAGE_DEVICE} == set()

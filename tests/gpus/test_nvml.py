@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.fake_nvml import BUSY, GIB, IDLE, MIB, UUIDS, FakeNvml
 from tests.support.sources import ROOT
-from trainer.gpus.collectors import gpu_readings
-from trainer.gpus.device import Device, GpuReading, NotHereError, UsedGpu
+from trainer.gpus.collectors import gpu_samples
+from trainer.gpus.device import Device, GpuSnapshot, NotHereError, UsedGpu
 from trainer.gpus.nvml import Nvml
 
 BARE = [uuid.removeprefix("GPU-") for uuid in UUIDS]
@@ -295,7 +295,7 @@ def test_parts_of_one_gpu_are_told_apart() -> None:
         ("0:1", MIG[1], 1),
     ]
     assert look.nvml.notes[0].startswith("GPU 0:0, 0:1: split (MIG)")
-    series = [(reading.metric.name, reading.labels) for reading in gpu_readings(GpuReading((first, second), True, ""))]
+    series = [(reading.metric.name, reading.labels) for reading in gpu_samples(GpuSnapshot((first, second), True, ""))]
     assert len(series) == len(set(series))
 
 

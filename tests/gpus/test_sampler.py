@@ -23,7 +23,7 @@ from trainer.gpus.device import NO_TORCH, Allocated, NotHereError, TorchView, Us
 from trainer.gpus.nvml import Nvml
 from trainer.gpus.sampler import COSTLY_EVERY, GIVE_UP_SECONDS, RETRY_SECONDS, GpuSampler
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.live import Live
 from trainer.monitor.sampler import Sampler
 from trainer.record.writer import RunRecord
@@ -45,9 +45,9 @@ def missing() -> Any:
 class Bench:
     def __init__(self, fake: FakeNvml | None = None, torch: TorchView = NO_TORCH, amd: Callable[[], Any] = missing) -> None:
         self.fake, self.now, self.step = fake or FakeNvml(), 100.0, 0
-        self.recorder = Recorder(CollectorRegistry())
+        self.exporter = Exporter(CollectorRegistry())
         self.gpus = GpuSampler(
-            self.recorder,
+            self.exporter,
             2.0,
             torch,
             progress=lambda: self.step,
@@ -69,7 +69,7 @@ class Bench:
 
     @property
     def counted(self) -> tuple[int, float]:
-        return self.gpus.reading.errors, self.recorder.total(WATCH_ERRORS, "gpu")
+        return self.gpus.reading.errors, self.exporter.total(WATCH_ERRORS, "gpu")
 
 
 def test_a_look() -> None:
@@ -89,7 +89,7 @@ def test_a_look() -> None:
     shown = reading.shown(bench.now + 1.25)
     assert (shown["backend"], shown["driver"], shown["age_seconds"]) == ("nvml", "570.86.15", 1.2)
     assert bench.counted == (0, 0)
-    assert bench.recorder.total(WATCH_SECONDS, "gpu") > 0
+    assert bench.exporter.total(WATCH_SECONDS, "gpu") > 0
 
 
 def test_a_machine_without_a_library_is_a_state_and_no_error() -> None:
@@ -225,10 +225,10 @@ def test_a_driver_that_hangs_from_the_start() -> None:
 def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> None:
     """Verdict, stall detection and `/metrics` know of the driver only what its own thread has left behind."""
     record, bench = RunRecord(tmp_path, 0), Bench()
-    recorder, stages = bench.recorder, FakeStages()
-    live = Live(RUN, recorder, record, bench.clock, bench.wall)
+    exporter, stages = bench.exporter, FakeStages()
+    live = Live(RUN, exporter, record, bench.clock, bench.wall)
     config = WatchConfig(stall_seconds=30.0)
-    sampler = Sampler(live, recorder, record, config, gpus=bench.gpus, clock=bench.clock)
+    sampler = Sampler(live, exporter, record, config, gpus=bench.gpus, clock=bench.clock)
     sampler.attach(stages)  # type: ignore[arg-type]
     bench.look()
     hanging = Hanging(bench)
@@ -242,7 +242,7 @@ def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> N
     assert status["gpu_sampler"]["reason"] == "No GPU figures: the driver has not answered for 20 s."
     assert (status["devices"], status["gpu_sampler"]["age_seconds"]) == ([], 20.0)
     assert status["warnings"] == ["The GPU driver does not answer. Training goes on without figures of the GPUs."]
-    lines = recorder.exposition(None)[0].decode().splitlines()
+    lines = exporter.exposition(None)[0].decode().splitlines()
     assert {"draftscope_gpu_sampler_up 0.0", "draftscope_gpu_sample_duration_seconds 20.0"} <= set(lines)
     stages.on_item = 38.0
     bench.now += 38
@@ -287,7 +287,7 @@ def test_an_allocator_that_keeps_no_account_costs_no_other_figure() -> None:
 
 def test_switched_off_it_leaves_the_gpus_alone() -> None:
     fake = FakeNvml()
-    gpus = GpuSampler(Recorder(CollectorRegistry()), 0, backends=(Nvml(lambda: fake, {}),))
+    gpus = GpuSampler(Exporter(CollectorRegistry()), 0, backends=(Nvml(lambda: fake, {}),))
     gpus.start()
     assert (gpus.reading.up, gpus.reading.reason) == (False, "GPU figures are switched off by --watch.gpu-seconds 0.")
     gpus.stop()
@@ -296,7 +296,7 @@ def test_switched_off_it_leaves_the_gpus_alone() -> None:
 
 def test_the_thread_looks_closes_the_library_and_ends() -> None:
     fake = FakeNvml(BUSY, IDLE)
-    gpus = GpuSampler(Recorder(CollectorRegistry()), 0.01, backends=(Nvml(lambda: fake, {}),))
+    gpus = GpuSampler(Exporter(CollectorRegistry()), 0.01, backends=(Nvml(lambda: fake, {}),))
     gpus.start()
     waited = threading.Event()
     while fake.asked.count("nvmlDeviceGetPowerUsage") < 4 and not waited.wait(0.01):
@@ -323,8 +323,8 @@ def test_at_its_end_a_run_that_had_no_figures_still_says_why() -> None:
 
 def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_record(tmp_path: Path) -> None:
     record, bench = RunRecord(tmp_path, 0), Bench()
-    live = Live(RUN, bench.recorder, record, bench.clock, bench.wall)
-    sampler = Sampler(live, bench.recorder, record, WatchConfig(), gpus=bench.gpus, clock=bench.clock)
+    live = Live(RUN, bench.exporter, record, bench.clock, bench.wall)
+    sampler = Sampler(live, bench.exporter, record, WatchConfig(), gpus=bench.gpus, clock=bench.clock)
     bench.look()
     sampler.tick()
     sampler.stop()
@@ -332,7 +332,7 @@ def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_rec
     status = live.status()
     assert (status["devices"], status["gpu_sampler"]["up"]) == ([], False)
     assert status["gpu_sampler"]["reason"].startswith("The run has ended")
-    lines = bench.recorder.exposition(None)[0].decode().splitlines()
+    lines = bench.exporter.exposition(None)[0].decode().splitlines()
     assert "draftscope_gpu_sampler_up 0.0" in lines
     assert [line for line in lines if line.startswith("draftscope_") and 'gpu="' in line] == []
     last = json.loads((tmp_path / "samples.jsonl").read_text().splitlines()[-1])
@@ -346,10 +346,10 @@ from prometheus_client import CollectorRegistry
 from tests.support.fake_nvml import FakeNvml
 from trainer.gpus.nvml import Nvml
 from trainer.gpus.sampler import GpuSampler
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 fake = FakeNvml()
 fake.hang()
-gpus = GpuSampler(Recorder(CollectorRegistry()), 1.0, backends=(Nvml(lambda: fake, {}),))
+gpus = GpuSampler(Exporter(CollectorRegistry()), 1.0, backends=(Nvml(lambda: fake, {}),))
 gpus.start()
 while not fake.hanging: threading.Event().wait(0.01)
 gpus.stop()

@@ -17,7 +17,7 @@ from trainer.metrics.catalogue import index
 from trainer.metrics.catalogue.run import VERDICT
 from trainer.metrics.catalogue.stages import STAGES
 from trainer.monitor import acceptance
-from trainer.monitor.moments import verdict_readings
+from trainer.monitor.moments import verdict_samples
 from trainer.monitor.verdict import Facts, StageShare, Verdict, judge
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
@@ -203,7 +203,7 @@ MOMENTS = [
 
 def exported(verdict: Verdict) -> tuple[str, str]:
     """Labels of the verdict that is 1 on /metrics."""
-    (labels,) = [one.labels for one in verdict_readings(verdict) if one.metric is VERDICT and one.value == 1]
+    (labels,) = [one.labels for one in verdict_samples(verdict) if one.metric is VERDICT and one.value == 1]
     return labels[0], labels[1]
 
 
@@ -232,7 +232,7 @@ def test_grafana_says_the_words_that_the_sentence_of_the_status_begins_with(stat
 
 def test_every_verdict_that_is_exported_has_words():
     made = {exported(judge(facts, None)) for _, facts in MOMENTS}
-    there = {one.labels for one in verdict_readings(judge(AT_WORK, None)) if one.metric is VERDICT}
+    there = {one.labels for one in verdict_samples(judge(AT_WORK, None)) if one.metric is VERDICT}
     assert there == made
     assert {len(words_of(state, stage_name, 1.0)) for state, stage_name in there} == {1}
 

@@ -12,31 +12,32 @@ from trainer.metrics.catalogue.run import GLOBAL_STEP, MAX_STEPS
 from trainer.metrics.catalogue.stages import STAGE_ITEM_SECONDS
 from trainer.metrics.catalogue.training import DROP_REASONS, DROPPED, GRAD_NORM, LOSS, STEP_SECONDS
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS, HTTP_REFUSALS, WATCH_ERRORS, WATCH_PARTS
-from trainer.metrics.exporter import READ_AT_SCRAPE, Distribution, Reading, Recorder
+from trainer.metrics.exporter import READ_AT_SCRAPE, Distribution, Exporter, MetricSample
 
 
 @pytest.fixture
-def recorder() -> Recorder:
-    return Recorder(CollectorRegistry(), "r")
+def exporter() -> Exporter:
+    return Exporter(CollectorRegistry(), "r")
 
 
-def samples(recorder: Recorder) -> dict[str, float]:
+def samples(exporter: Exporter) -> dict[str, float]:
     """Every sample by its name and labels, as in `name{label="value"}`."""
-    text = recorder.exposition(None)[0].decode()
+    text = exporter.exposition(None)[0].decode()
     return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if not line.startswith("#")}
 
 
-def everything() -> list[Reading]:
-    return [Reading(metric, a_value(metric), tuple("x" for _ in metric.labels)) for metric in CATALOGUE if metric in READ_AT_SCRAPE]
+def everything() -> list[MetricSample]:
+    at_scrape = [metric for metric in CATALOGUE if metric in READ_AT_SCRAPE]
+    return [MetricSample(metric, a_value(metric), tuple("x" for _ in metric.labels)) for metric in at_scrape]
 
 
 def a_value(metric: Metric) -> float | Distribution:
     return Distribution((1,) * (len(metric.buckets) + 1), 5.0) if metric.kind == "histogram" else 1.0
 
 
-def test_every_metric_is_exposed_under_its_name_and_kind(recorder: Recorder) -> None:
-    recorder.read_from(everything)
-    text = recorder.exposition(None)[0].decode()
+def test_every_metric_is_exposed_under_its_name_and_kind(exporter: Exporter) -> None:
+    exporter.register(everything)
+    text = exporter.exposition(None)[0].decode()
     for metric in CATALOGUE:
         kind = "gauge" if metric.kind == "info" else metric.kind
         assert f"# TYPE {metric.full_name} {kind}\n" in text
@@ -49,8 +50,8 @@ def test_every_metric_is_exposed_under_its_name_and_kind(recorder: Recorder) -> 
     assert exposed == plain | parts
 
 
-def test_the_known_label_sets_are_there_from_the_start(recorder: Recorder) -> None:
-    seen = samples(recorder)
+def test_the_known_label_sets_are_there_from_the_start(exporter: Exporter) -> None:
+    seen = samples(exporter)
     for reason in DROP_REASONS:
         assert seen[f'draftscope_samples_dropped_total{{reason="{reason}"}}'] == 0
     for part in WATCH_PARTS:
@@ -64,30 +65,30 @@ def test_the_known_label_sets_are_there_from_the_start(recorder: Recorder) -> No
     assert not any("_created" in name for name in seen)
 
 
-def test_record_observes_and_add_counts(recorder: Recorder) -> None:
-    recorder.record(STEP_SECONDS, 0.3)
-    recorder.add(DROPPED, 2, "template")
-    recorder.add(DROPPED, 1, "template")
-    recorder.add(DROPPED, 1, "unheard_of")
-    seen = samples(recorder)
+def test_record_observes_and_add_counts(exporter: Exporter) -> None:
+    exporter.record(STEP_SECONDS, 0.3)
+    exporter.add(DROPPED, 2, "template")
+    exporter.add(DROPPED, 1, "template")
+    exporter.add(DROPPED, 1, "unheard_of")
+    seen = samples(exporter)
     assert seen['draftscope_step_duration_seconds_bucket{le="0.25"}'] == 0
     assert seen['draftscope_step_duration_seconds_bucket{le="0.5"}'] == 1
     assert seen['draftscope_samples_dropped_total{reason="template"}'] == 3
     assert seen['draftscope_samples_dropped_total{reason="unheard_of"}'] == 1
-    assert recorder.total(DROPPED, "template") == 3
+    assert exporter.total(DROPPED, "template") == 3
 
 
 def test_a_gauge_that_is_declared_can_be_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     depth = Metric(name="depth_tokens", kind="gauge", unit="tokens", labels=("side",), help="Depth.", question="How deep?")
     monkeypatch.setattr("trainer.metrics.exporter.CATALOGUE", (*CATALOGUE, depth))
-    recorder = Recorder(CollectorRegistry())
-    recorder.record(depth, 4.5, "left")
-    assert samples(recorder)['draftscope_depth_tokens{side="left"}'] == 4.5
+    exporter = Exporter(CollectorRegistry())
+    exporter.record(depth, 4.5, "left")
+    assert samples(exporter)['draftscope_depth_tokens{side="left"}'] == 4.5
 
 
-def test_the_runs_id_is_on_every_curve_and_on_nothing_else(recorder: Recorder) -> None:
-    recorder.read_from(everything)
-    text = recorder.exposition(None)[0].decode()
+def test_the_runs_id_is_on_every_curve_and_on_nothing_else(exporter: Exporter) -> None:
+    exporter.register(everything)
+    text = exporter.exposition(None)[0].decode()
     known = {sample.name: sample.labels for family in text_string_to_metric_families(text) for sample in family.samples}
     marked = {name.removeprefix("draftscope_") for name, labels in known.items() if labels.get("run_id") == "r"}
     assert marked == {metric.name for metric in CATALOGUE if metric.per_run}
@@ -97,72 +98,72 @@ def test_the_runs_id_is_on_every_curve_and_on_nothing_else(recorder: Recorder) -
 def test_a_curve_that_is_counted_here_carries_the_runs_id_too(monkeypatch: pytest.MonkeyPatch) -> None:
     depth = Metric(name="depth_tokens", kind="gauge", unit="tokens", labels=("side",), per_run=True, help="D.", question="?")
     monkeypatch.setattr("trainer.metrics.exporter.CATALOGUE", (*CATALOGUE, depth))
-    recorder = Recorder(CollectorRegistry(), "r")
-    recorder.record(depth, 4.5, "left")
-    assert samples(recorder)['draftscope_depth_tokens{run_id="r",side="left"}'] == 4.5
+    exporter = Exporter(CollectorRegistry(), "r")
+    exporter.record(depth, 4.5, "left")
+    assert samples(exporter)['draftscope_depth_tokens{run_id="r",side="left"}'] == 4.5
 
 
-def test_a_histogram_that_a_source_counts(recorder: Recorder) -> None:
+def test_a_histogram_that_a_source_counts(exporter: Exporter) -> None:
     few = Distribution((2, 0, 1, 0, 0, 3), 400.5)
-    recorder.read_from(lambda: [Reading(STAGE_ITEM_SECONDS, few, ("target",))])
-    seen, name = samples(recorder), "draftscope_stage_item_duration_seconds"
+    exporter.register(lambda: [MetricSample(STAGE_ITEM_SECONDS, few, ("target",))])
+    seen, name = samples(exporter), "draftscope_stage_item_duration_seconds"
     buckets = {bound: seen[f'{name}_bucket{{le="{bound}",stage="target"}}'] for bound in ("0.001", "0.01", "0.1", "10.0", "+Inf")}
     assert buckets == {"0.001": 2, "0.01": 2, "0.1": 3, "10.0": 3, "+Inf": 6}
     assert (seen[f'{name}_count{{stage="target"}}'], seen[f'{name}_sum{{stage="target"}}']) == (6, 400.5)
 
 
-def test_the_wrong_verb_is_refused(recorder: Recorder) -> None:
+def test_the_wrong_verb_is_refused(exporter: Exporter) -> None:
     with pytest.raises(TypeError, match=r"draftscope_samples_dropped_total is a counter: use add\(\)"):
-        recorder.record(DROPPED, 1, "template")
+        exporter.record(DROPPED, 1, "template")
     with pytest.raises(TypeError, match=r"draftscope_step_duration_seconds is a histogram: use record\(\)"):
-        recorder.add(STEP_SECONDS, 1)
+        exporter.add(STEP_SECONDS, 1)
     with pytest.raises(KeyError):
-        recorder.record(LOSS, 1.0)
+        exporter.record(LOSS, 1.0)
 
 
-def test_sources_are_read_at_each_scrape(recorder: Recorder) -> None:
+def test_sources_are_read_at_each_scrape(exporter: Exporter) -> None:
     value = [1.5]
-    recorder.read_from(lambda: [Reading(LOSS, value[0]), Reading(GRAD_NORM, None)])
-    assert samples(recorder)['draftscope_loss{run_id="r"}'] == 1.5
+    exporter.register(lambda: [MetricSample(LOSS, value[0]), MetricSample(GRAD_NORM, None)])
+    assert samples(exporter)['draftscope_loss{run_id="r"}'] == 1.5
     value[0] = float("inf")
-    assert samples(recorder)['draftscope_loss{run_id="r"}'] == float("inf")
-    assert not any(name.startswith("draftscope_grad_norm") for name in samples(recorder)), "what is not known is absent, not 0"
+    assert samples(exporter)['draftscope_loss{run_id="r"}'] == float("inf")
+    assert not any(name.startswith("draftscope_grad_norm") for name in samples(exporter)), "what is not known is absent, not 0"
 
 
-def test_a_source_that_raises_costs_only_its_own_numbers(recorder: Recorder) -> None:
-    def broken() -> list[Reading]:
+def test_a_source_that_raises_costs_only_its_own_numbers(exporter: Exporter) -> None:
+    def broken() -> list[MetricSample]:
         raise RuntimeError("gone")
 
-    recorder.read_from(broken)
-    recorder.read_from(lambda: [Reading(GLOBAL_STEP, 7)])
-    assert samples(recorder)['draftscope_global_step{run_id="r"}'] == 7
-    assert recorder.total(WATCH_ERRORS, "http") == 1
+    exporter.register(broken)
+    exporter.register(lambda: [MetricSample(GLOBAL_STEP, 7)])
+    assert samples(exporter)['draftscope_global_step{run_id="r"}'] == 7
+    assert exporter.total(WATCH_ERRORS, "http") == 1
 
 
 @pytest.mark.parametrize(
     "wrong",
     [
-        Reading(LOSS, 1.0, ("one too many",)),
-        Reading(STAGE_ITEM_SECONDS, Distribution((1, 2), 3.0), ("target",)),
-        Reading(STEP_SECONDS, 1.0),
+        MetricSample(LOSS, 1.0, ("one too many",)),
+        MetricSample(STAGE_ITEM_SECONDS, Distribution((1, 2), 3.0), ("target",)),
+        MetricSample(STEP_SECONDS, 1.0),
     ],
     ids=["labels", "buckets", "not from a source"],
 )
-def test_a_source_that_says_nonsense_costs_only_its_own_numbers(recorder: Recorder, wrong: Reading) -> None:
-    recorder.read_from(lambda: [Reading(GLOBAL_STEP, 7), wrong])
-    recorder.read_from(lambda: [Reading(MAX_STEPS, 9)])
-    seen = samples(recorder)
+def test_a_source_that_says_nonsense_costs_only_its_own_numbers(exporter: Exporter, wrong: MetricSample) -> None:
+    exporter.register(lambda: [MetricSample(GLOBAL_STEP, 7), wrong])
+    exporter.register(lambda: [MetricSample(MAX_STEPS, 9)])
+    seen = samples(exporter)
     assert seen['draftscope_max_steps{run_id="r"}'] == 9
     assert 'draftscope_global_step{run_id="r"}' not in seen, "all or nothing"
-    assert recorder.total(WATCH_ERRORS, "http") == 1
+    assert exporter.total(WATCH_ERRORS, "http") == 1
 
 
-def test_both_formats(recorder: Recorder) -> None:
-    body, content_type = recorder.exposition("application/openmetrics-text; version=1.0.0")
+def test_both_formats(exporter: Exporter) -> None:
+    body, content_type = exporter.exposition("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
     assert b"# UNIT draftscope_step_duration_seconds seconds" in body
-    assert recorder.exposition("")[1].startswith("text/plain; version=0.0.4")
+    assert exporter.exposition("")[1].startswith("text/plain; version=0.0.4")
 
 
 @pytest.mark.parametrize(
@@ -178,14 +179,14 @@ def test_both_formats(recorder: Recorder) -> None:
     ],
     ids=["prometheus 3", "prometheus 2", "browser"],
 )
-def test_whoever_takes_plain_text_gets_it(recorder: Recorder, accept: str, version: str) -> None:
-    body, content_type = recorder.exposition(accept)
+def test_whoever_takes_plain_text_gets_it(exporter: Exporter, accept: str, version: str) -> None:
+    body, content_type = exporter.exposition(accept)
     assert content_type.startswith(f"text/plain; version={version}")
     assert b"# TYPE draftscope_step_duration_seconds histogram" in body
     assert b"# EOF" not in body
 
 
-def test_promtool_finds_nothing_to_say(recorder: Recorder, promtool: str) -> None:
-    recorder.read_from(everything)
-    result = subprocess.run([promtool, "check", "metrics"], input=recorder.exposition(None)[0], capture_output=True, timeout=30)
+def test_promtool_finds_nothing_to_say(exporter: Exporter, promtool: str) -> None:
+    exporter.register(everything)
+    result = subprocess.run([promtool, "check", "metrics"], input=exporter.exposition(None)[0], capture_output=True, timeout=30)
     assert (result.returncode, result.stdout + result.stderr) == (0, b"")

@@ -32,7 +32,7 @@ OF_A_GPU = {metric.name for metric in CATALOGUE if "gpu" in metric.labels}
 
 def text_of(folder: Path, gpus: int = 0, *, begun: bool = True) -> str:
     with full_rank(folder, gpus, begun=begun) as live:
-        return live.recorder.exposition(None)[0].decode()
+        return live.exporter.exposition(None)[0].decode()
 
 
 @pytest.mark.parametrize("gpus", [0, 1, 2])

@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from tests.monitor.test_live import RUN, STEP
 from tests.monitor.test_parting import FACTS
 from tests.support.lines import lines_of
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.acceptance import ESTIMATES_KEPT, sentence
 from trainer.monitor.live import Live
 from trainer.record.writer import RunRecord
@@ -23,12 +23,12 @@ from trainer.record.writer import RunRecord
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Live]:
     record = RunRecord(tmp_path, 0, flush_seconds=0.01)
-    yield Live(RUN, Recorder(CollectorRegistry(), "one"), record)
+    yield Live(RUN, Exporter(CollectorRegistry(), "one"), record)
     record.close()
 
 
 def exposed(live: Live) -> str:
-    return live.recorder.exposition(None)[0].decode()
+    return live.exporter.exposition(None)[0].decode()
 
 
 def events(live: Live) -> list[dict[str, object]]:

@@ -15,15 +15,15 @@ from tests.monitor.test_parting import FACTS
 from tests.support.lines import lines_of
 from trainer.metrics.catalogue.index import step_columns
 from trainer.metrics.catalogue.watching import WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.live import Live
 from trainer.monitor.moments import Rates, Tick
 from trainer.monitor.verdict import Verdict
-from trainer.record.format import StepFacts
+from trainer.record.format import StepLine
 from trainer.record.writer import RunRecord
 
 RUN = {"id": "one", "name": "one", "started_at": "2026-11-30T10:00:00+00:00", "command": ["train"], "max_steps": 200}
-STEP = StepFacts(
+STEP = StepLine(
     step=1,
     epoch=0.1,
     loss=10.8,
@@ -61,11 +61,11 @@ def record(tmp_path: Path) -> Iterator[RunRecord]:
 
 @pytest.fixture
 def live(record: RunRecord, clock: Clock) -> Live:
-    return Live(RUN, Recorder(CollectorRegistry(), "one"), record, clock, lambda: 1764497000.0 + clock.now)
+    return Live(RUN, Exporter(CollectorRegistry(), "one"), record, clock, lambda: 1764497000.0 + clock.now)
 
 
 def exposed(live: Live) -> str:
-    return live.recorder.exposition(None)[0].decode()
+    return live.exporter.exposition(None)[0].decode()
 
 
 def events(live: Live) -> list[dict[str, object]]:
@@ -133,7 +133,7 @@ def test_counters_are_of_this_process_and_the_step_is_the_runs(live: Live) -> No
 
 @pytest.mark.parametrize(("attempt", "name"), [(0, "started"), (1, "resumed")])
 def test_how_an_attempt_begins(tmp_path: Path, attempt: int, name: str) -> None:
-    live = Live(RUN, Recorder(CollectorRegistry()), RunRecord(tmp_path, attempt))
+    live = Live(RUN, Exporter(CollectorRegistry()), RunRecord(tmp_path, attempt))
     live.began(step=7 * attempt)
     assert [(event["event"], event["attempt"], event["step"]) for event in events(live)] == [(name, attempt, 7 * attempt)]
 
@@ -296,12 +296,12 @@ def test_who_waits_for_a_tick_is_woken(live: Live) -> None:
 
 
 def test_watching_is_added_up(live: Live, clock: Clock) -> None:
-    live.recorder.add(WATCH_SECONDS, 0.5, "http")
-    live.recorder.add(WATCH_SECONDS, 0.25, "sampler")
+    live.exporter.add(WATCH_SECONDS, 0.5, "http")
+    live.exporter.add(WATCH_SECONDS, 0.25, "sampler")
     clock.now += 100
     assert live.status()["watching"] == {"seconds": 0.75, "ratio": 0.0075}
     live.stepped(STEP)
-    assert live.recorder.total(WATCH_SECONDS, "record") > 0
+    assert live.exporter.total(WATCH_SECONDS, "record") > 0
 
 
 def test_a_step_touches_no_file(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:

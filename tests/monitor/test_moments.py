@@ -10,12 +10,12 @@ from tests.monitor.test_parting import FACTS
 from trainer.metrics.catalogue.metric import Metric
 from trainer.metrics.catalogue.stages import QUEUES, STAGE_IDLE, STAGE_ITEM_SECONDS, STAGE_RUNNING, STAGE_THREADS
 from trainer.metrics.exporter import Distribution
-from trainer.monitor.moments import queue_readings, stage_readings
-from trainer.pipeline.stages import StageReading
+from trainer.monitor.moments import queue_samples, stage_samples
+from trainer.pipeline.stages import StageStats
 from trainer.record.format import evaluated_fields, evaluation_of
 from trainer.record.writer import encode
 
-WORKING = StageReading("target", 2, 5, 8.0, 1.0, 1.0, 0.5, 0.2, 2, (0, 0, 0, 0, 5, 0), 7.0)
+WORKING = StageStats("target", 2, 5, 8.0, 1.0, 1.0, 0.5, 0.2, 2, (0, 0, 0, 0, 5, 0), 7.0)
 
 
 def event(**changed: Any) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def test_neither_is_one_with_something_else_in_it(name: str, value: object) -> N
     assert evaluation_of(event(**{name: value})) is None
 
 
-def told(stages: list[StageReading], metric: Metric) -> dict[str, object]:
-    return {reading.labels[0]: reading.value for reading in stage_readings(stages) if reading.metric is metric}
+def told(stages: list[StageStats], metric: Metric) -> dict[str, object]:
+    return {reading.labels[0]: reading.value for reading in stage_samples(stages) if reading.metric is metric}
 
 
 def test_a_stage_that_has_ended_is_not_stuck() -> None:
@@ -62,4 +62,4 @@ def test_a_stage_that_has_not_begun_has_its_whole_histogram_at_0() -> None:
 
 
 def test_every_queue_is_told_of_from_the_start() -> None:
-    assert {reading.labels for reading in queue_readings([])} == {(name,) for name in QUEUES}
+    assert {reading.labels for reading in queue_samples([])} == {(name,) for name in QUEUES}

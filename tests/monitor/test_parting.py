@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from trainer.monitor.acceptance import ROUNDS, standard_error, why_apart
-from trainer.record.format import EvaluationFacts
+from trainer.record.format import EvaluationLine
 
-FACTS = EvaluationFacts(
+FACTS = EvaluationLine(
     step=1500,
     measured_length=2.0,
     acceptance_by_position=(0.5, 0.3, 0.2),

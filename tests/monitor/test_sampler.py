@@ -14,19 +14,19 @@ from prometheus_client import CollectorRegistry
 from tests.monitor.test_live import RUN, STEP, Clock
 from tests.support.lines import lines_of
 from trainer.config import WatchConfig
-from trainer.gpus.device import Device, GpuReading
+from trainer.gpus.device import Device, GpuSnapshot
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.live import Live
 from trainer.monitor.sampler import Sampler, dump_stacks
-from trainer.pipeline.queues import QueueReading
-from trainer.pipeline.stages import StageReading
+from trainer.pipeline.queues import QueueStats
+from trainer.pipeline.stages import StageStats
 from trainer.record.writer import RunRecord
 
 
 class FakeGpus:
     def __init__(self) -> None:
-        self.reading = GpuReading((Device(index=0, name="H200", memory_used_bytes=5),), True, "")
+        self.reading = GpuSnapshot((Device(index=0, name="H200", memory_used_bytes=5),), True, "")
         self.running = False
 
     def start(self) -> None:
@@ -50,17 +50,17 @@ class FakeStages:
         self.drafter_waiting += seconds * (1 - busy)
         self.drafter_items += items
 
-    def read(self) -> list[StageReading]:
+    def read(self) -> list[StageStats]:
         if self.broken:
             raise RuntimeError("stages are broken")
         lifetime = self.drafter_busy + self.drafter_waiting
         return [
-            StageReading("target", 1, self.drafter_items, lifetime, 0.0, 0.0, 0.1, self.on_item, 1),
-            StageReading("drafter", 1, self.drafter_items, self.drafter_busy, self.drafter_waiting, 0.0, 0.1, 0.0, 1),
+            StageStats("target", 1, self.drafter_items, lifetime, 0.0, 0.0, 0.1, self.on_item, 1),
+            StageStats("drafter", 1, self.drafter_items, self.drafter_busy, self.drafter_waiting, 0.0, 0.1, 0.0, 1),
         ]
 
-    def read_queues(self) -> list[QueueReading]:
-        return [QueueReading("features", 1, 4, 100, 1000)]
+    def read_queues(self) -> list[QueueStats]:
+        return [QueueStats("features", 1, 4, 100, 1000)]
 
 
 class Bench:
@@ -68,13 +68,13 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
-        self.recorder = Recorder(CollectorRegistry())
+        self.exporter = Exporter(CollectorRegistry())
         self.record = RunRecord(folder, 0, flush_seconds=0.01)
-        self.live = Live(RUN, self.recorder, self.record, self.clock, lambda: 1764497000.0 + self.clock.now)
+        self.live = Live(RUN, self.exporter, self.record, self.clock, lambda: 1764497000.0 + self.clock.now)
         self.gpus = FakeGpus()
         self.stages = FakeStages()
         config = WatchConfig(stall_seconds=30.0, sample_seconds=0.05)
-        self.sampler = Sampler(self.live, self.recorder, self.record, config, gpus=self.gpus, clock=self.clock)  # type: ignore[arg-type]
+        self.sampler = Sampler(self.live, self.exporter, self.record, config, gpus=self.gpus, clock=self.clock)  # type: ignore[arg-type]
 
     def run(self, seconds: int, busy: float = 0.5) -> None:
         """A step and a tick each second."""
@@ -86,7 +86,7 @@ class Bench:
             self.sampler.tick()
 
     def exposed(self) -> str:
-        return self.recorder.exposition(None)[0].decode()
+        return self.exporter.exposition(None)[0].decode()
 
 
 @pytest.fixture
@@ -212,7 +212,7 @@ def test_an_error_is_counted_logged_once_and_passes(bench: Bench, caplog: pytest
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             bench.sampler.tick()
-    assert bench.recorder.total(WATCH_ERRORS, "sampler") == 3
+    assert bench.exporter.total(WATCH_ERRORS, "sampler") == 3
     assert caplog.text.count("sampling failed, training goes on: RuntimeError: stages are broken") == 1
     bench.stages.broken = False
     bench.run(1)
@@ -222,7 +222,7 @@ def test_an_error_is_counted_logged_once_and_passes(bench: Bench, caplog: pytest
 def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.run(2)
     reason = "No GPU figures: Unknown Error."
-    bench.gpus.reading = GpuReading((), False, reason, warning=f"{reason} Training goes on without them.")
+    bench.gpus.reading = GpuSnapshot((), False, reason, warning=f"{reason} Training goes on without them.")
     monkeypatch.setattr(RunRecord, "trouble", "steps.jsonl cannot be written: No space left on device")
     bench.run(3)
     assert bench.live.status()["warnings"] == [
@@ -230,7 +230,7 @@ def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypa
         "The record has gaps for now, training goes on: steps.jsonl cannot be written: No space left on device.",
     ]
     assert "draftscope_gpu_sampler_up 0.0" in bench.exposed()
-    bench.gpus.reading = GpuReading((), True, "")
+    bench.gpus.reading = GpuSnapshot((), True, "")
     bench.run(1)
     (left,) = bench.live.status()["warnings"]
     assert left.startswith("The record has gaps"), "the GPUs are back"
@@ -238,10 +238,10 @@ def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypa
 
 def test_watching_is_booked(bench: Bench) -> None:
     bench.run(3)
-    assert bench.recorder.total(WATCH_SECONDS, "sampler") > 0
+    assert bench.exporter.total(WATCH_SECONDS, "sampler") > 0
     time.sleep(0.05)
     bench.sampler.tick()
-    assert bench.recorder.total(WATCH_SECONDS, "writer") == bench.record.cpu_seconds > 0
+    assert bench.exporter.total(WATCH_SECONDS, "writer") == bench.record.cpu_seconds > 0
 
 
 def test_the_thread_ticks_until_it_is_stopped_and_looks_once_more(bench: Bench) -> None:

@@ -6,9 +6,9 @@ from tests.monitor.test_live import RUN
 from trainer.metrics.catalogue import run as run_metrics
 from trainer.metrics.catalogue.stages import STAGES
 from trainer.metrics.catalogue.watching import RECORD_ERRORS
-from trainer.metrics.exporter import Reading
-from trainer.monitor.moments import Base, Rates, Tick, verdict_readings
-from trainer.monitor.snapshot import Checkpointed, Snapshot, readings_of, status_of
+from trainer.metrics.exporter import MetricSample
+from trainer.monitor.moments import Base, Rates, Tick, verdict_samples
+from trainer.monitor.snapshot import Checkpointed, Snapshot, run_samples, status_of
 from trainer.monitor.verdict import Verdict
 from trainer.record.writer import Disk
 
@@ -62,14 +62,14 @@ def test_the_fields_of_status() -> None:
 
 
 def test_exactly_one_verdict_and_one_state_are_1() -> None:
-    readings = list(readings_of(KNOWN))
+    readings = list(run_samples(KNOWN))
     present = [reading.labels for reading in readings if reading.metric is run_metrics.VERDICT and reading.value]
     assert present == [("stage_holds", "target")]
     assert [reading.labels for reading in readings if reading.metric is run_metrics.STATE and reading.value] == [("running",)]
 
 
 def test_numbers_that_only_the_run_knows() -> None:
-    values = {reading.metric: reading.value for reading in readings_of(KNOWN) if not reading.labels}
+    values = {reading.metric: reading.value for reading in run_samples(KNOWN) if not reading.labels}
     assert values[RECORD_ERRORS] == 2
     assert values[run_metrics.GLOBAL_STEP] == 3
     assert values[run_metrics.MAX_STEPS] == 200
@@ -78,19 +78,19 @@ def test_numbers_that_only_the_run_knows() -> None:
 
 
 def test_every_verdict_has_its_label_set() -> None:
-    known = {reading.labels for reading in verdict_readings(VERDICT) if reading.metric is run_metrics.VERDICT}
+    known = {reading.labels for reading in verdict_samples(VERDICT) if reading.metric is run_metrics.VERDICT}
     of_a_stage = {(state, stage) for state in ("stage_holds", "stalled") for stage in STAGES}
     assert known == of_a_stage | {(state, "") for state in run_metrics.VERDICT_STATES if state != "stage_holds"}
 
 
 def test_a_verdict_that_names_a_stage_only_in_words_has_no_stage_label() -> None:
     starved = Verdict(state="starved", stage="dataset", sentence="Starved.", since=1.0)
-    assert [reading.labels for reading in verdict_readings(starved) if reading.value == 1] == [("starved", "")]
+    assert [reading.labels for reading in verdict_samples(starved) if reading.value == 1] == [("starved", "")]
 
 
 def told(known: Snapshot) -> dict[str, object]:
     """Metrics without labels of their own, by name."""
-    return {reading.metric.name: reading.value for reading in readings_of(known) if not reading.labels}
+    return {reading.metric.name: reading.value for reading in run_samples(known) if not reading.labels}
 
 
 def test_when_it_will_be_done() -> None:
@@ -118,6 +118,6 @@ def test_an_attempt_is_a_restart_but_for_the_first() -> None:
 
 def test_the_identity_of_run_and_code() -> None:
     run = {**RUN, "target": {"name": "demo"}, "git_commit": None, "versions": {"draftscope": "0.4", "python": "3.11", "torch": "2"}}
-    infos = {reading.metric: reading for reading in readings_of(replace(KNOWN, run=run)) if reading.metric.kind == "info"}
-    assert infos[run_metrics.RUN_INFO] == Reading(run_metrics.RUN_INFO, 1, ("one", "demo", "0.4", ""))
-    assert infos[run_metrics.BUILD_INFO] == Reading(run_metrics.BUILD_INFO, 1, ("0.4", "", "3.11", "2"))
+    infos = {reading.metric: reading for reading in run_samples(replace(KNOWN, run=run)) if reading.metric.kind == "info"}
+    assert infos[run_metrics.RUN_INFO] == MetricSample(run_metrics.RUN_INFO, 1, ("one", "demo", "0.4", ""))
+    assert infos[run_metrics.BUILD_INFO] == MetricSample(run_metrics.BUILD_INFO, 1, ("0.4", "", "3.11", "2"))

@@ -10,7 +10,7 @@ import pytest
 from trainer.metrics.catalogue.run import VERDICT_STATES
 from trainer.monitor.verdict import Facts, StageShare, Verdict, judge, shares
 from trainer.pipeline.queues import Queue
-from trainer.pipeline.stages import StageReading, Stages
+from trainer.pipeline.stages import Stages, StageStats
 
 
 def share(name: str, busy: float, waiting_input: float = 0.0, **changed: object) -> StageShare:
@@ -206,8 +206,8 @@ def test_when_the_drafter_has_ended_the_last_verdict_stands() -> None:
     assert follow(TARGET, over, over)[-1].stage == "target"
 
 
-def reading(busy: float, waiting_input: float, waiting_output: float, *, threads: int = 1, items: int = 0) -> StageReading:
-    return StageReading("target", threads, items, busy, waiting_input, waiting_output, 0.5, 0.0, threads)
+def reading(busy: float, waiting_input: float, waiting_output: float, *, threads: int = 1, items: int = 0) -> StageStats:
+    return StageStats("target", threads, items, busy, waiting_input, waiting_output, 0.5, 0.0, threads)
 
 
 def test_shares_are_of_the_window_and_add_up() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tests.support.threads import FakeClock, Worker, eventually, restless
 from trainer.pipeline import queues
 from trainer.pipeline.meter import Meter
-from trainer.pipeline.queues import Cancelled, OrderedQueue, Queue, QueueReading
+from trainer.pipeline.queues import Cancelled, OrderedQueue, Queue, QueueStats
 
 BIG = 10**9
 
@@ -49,7 +49,7 @@ def test_a_writer_waits_while_there_are_too_many_items() -> None:
     queue.put(2, meter)
     writer = Worker(lambda own: queue.put(3, own))
     writer.waits("waiting_output")
-    assert queue.read() == QueueReading("numbers", 2, 2, 0, BIG)
+    assert queue.read() == QueueStats("numbers", 2, 2, 0, BIG)
     assert queue.get(meter) == 1
     writer.ended()
     assert (queue.get(meter), queue.get(meter)) == (2, 3)
@@ -113,7 +113,7 @@ def test_what_is_left_is_read_after_the_last_writer_is_done() -> None:
     ("items", "bytes_", "ratio"), [(0, 0, 0.0), (1, 0, 0.25), (1, 50, 0.5), (4, 100, 1.0), (5, 10, 1.0), (1, 900, 1.0)]
 )
 def test_fill_ratio_tells_of_the_nearer_limit(items: int, bytes_: int, ratio: float) -> None:
-    assert QueueReading("features", items, 4, bytes_, 100).fill_ratio == ratio
+    assert QueueStats("features", items, 4, bytes_, 100).fill_ratio == ratio
 
 
 # Cancelling and giving up.

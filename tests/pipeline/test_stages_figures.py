@@ -12,7 +12,7 @@ import pytest
 from tests.support.threads import FakeClock, Worker, eventually
 from trainer.pipeline.meter import Meter
 from trainer.pipeline.queues import OrderedQueue, Queue
-from trainer.pipeline.stages import StageReading, Stages
+from trainer.pipeline.stages import Stages, StageStats
 
 BIG = 10**9
 STAGES = ("dataset", "batches", "target", "drafter")
@@ -53,7 +53,7 @@ class Gated:
         """Wait until the threads are in these states, so that the clock can go on."""
         eventually(lambda: sorted(str(meter.read().state) for meter in self.stages._meters["target"]) == sorted(states))
 
-    def target(self) -> StageReading:
+    def target(self) -> StageStats:
         (reading,) = self.stages.read()
         return reading
 
@@ -71,17 +71,17 @@ def gated() -> Iterator[Gated]:
 def test_a_stages_threads_are_added_up_and_no_time_is_lost(gated: Gated) -> None:
     gated.settle("busy", "busy", "waiting_input")
     gated.clock.now += 10
-    assert gated.target() == StageReading("target", 3, 0, 20, 10, 0, 10, 10, 3, (0, 0), 0)
+    assert gated.target() == StageStats("target", 3, 0, 20, 10, 0, 10, 10, 3, (0, 0), 0)
 
     gated.gate.passes.release()
     gated.settle("busy", "waiting_input", "waiting_input")
     gated.clock.now += 5
-    assert gated.target() == StageReading("target", 3, 1, 25, 20, 0, 5, 15, 3, (1, 0), 10)
+    assert gated.target() == StageStats("target", 3, 1, 25, 20, 0, 5, 15, 3, (1, 0), 10)
 
     gated.gate.passes.release()
     gated.settle("waiting_input", "waiting_input", "waiting_output")
     gated.clock.now += 7
-    assert gated.target() == StageReading("target", 3, 1, 25, 34, 7, 12, 0, 3, (1, 0), 10), (
+    assert gated.target() == StageStats("target", 3, 1, 25, 34, 7, 12, 0, 3, (1, 0), 10), (
         "while all wait, none is busy with an item"
     )
 
@@ -89,7 +89,7 @@ def test_a_stages_threads_are_added_up_and_no_time_is_lost(gated: Gated) -> None
     assert [gated.features.get(Meter()), gated.features.get(Meter())] in ([1, 2], [2, 1])
     gated.settle("None", "None", "None")
     gated.clock.now += 1000
-    ended = StageReading("target", 3, 2, 25, 34, 7, 1000, 0, 0, (1, 1), 25)
+    ended = StageStats("target", 3, 2, 25, 34, 7, 1000, 0, 0, (1, 1), 25)
     assert gated.target() == ended, "an ended thread's time stands still"
 
 
@@ -173,7 +173,7 @@ def test_the_slowest_stage_is_the_busiest(slow: str) -> None:
     assert all(share[name][1] > 0.6 for name in after), "who comes after it waits for input"
 
 
-def shares(stage: StageReading) -> tuple[float, float, float]:
+def shares(stage: StageStats) -> tuple[float, float, float]:
     """Busy, waiting for input, waiting for output; they add up to 1."""
     times = stage.busy_seconds, stage.waiting_input_seconds, stage.waiting_output_seconds
     return tuple(seconds / sum(times) for seconds in times)

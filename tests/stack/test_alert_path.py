@@ -72,7 +72,7 @@ def a_trainer(port: int) -> Iterator[dict[str, float]]:
     """An exporter that serves what the dictionary holds at the moment."""
     numbers: dict[str, float] = {}
 
-    class Exporter(BaseHTTPRequestHandler):
+    class Fake(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             body = "".join(f"{series} {value}\n" for series, value in numbers.items()).encode()
             self.send_response(200)
@@ -84,7 +84,7 @@ def a_trainer(port: int) -> Iterator[dict[str, float]]:
         def log_message(self, format: str, *values: object) -> None:
             pass
 
-    with ThreadingHTTPServer(("127.0.0.1", port), Exporter) as server:
+    with ThreadingHTTPServer(("127.0.0.1", port), Fake) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
         try:

@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from trainer.gpus.device import Allocated, Device, GpuReading
+from trainer.gpus.device import Allocated, Device, GpuSnapshot
 
 STARTED_AT = "2026-11-30T10:21:03+00:00"
 STARTED = 1796034063.0
@@ -16,7 +16,7 @@ class FakeLive:
     def __init__(self, **changed: Any) -> None:
         self.changed = changed
         self.told: list[tuple[str, dict[str, Any]]] = []
-        self.record = self.recorder = self
+        self.record = self.exporter = self
         self.ticks = 0
         self.asked = 0
         self._changed = threading.Condition()
@@ -111,7 +111,7 @@ def sample_status(**changed: Any) -> dict[str, Any]:
         "last_error": None,
         "warnings": ["3 conversations were dropped: the chat template refused them"],
         "watching": {"seconds": 2.3, "ratio": 0.0031},
-        "gpu_sampler": GpuReading((), True, "", "nvml", "580.65.06", at=0.0).shown(0.4),
+        "gpu_sampler": GpuSnapshot((), True, "", "nvml", "580.65.06", at=0.0).shown(0.4),
         "versions": {"python": "3.11.7", "torch": "2.13.0"},
     } | changed
 

@@ -12,15 +12,15 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from trainer.config import WatchConfig
-from trainer.gpus.device import Allocated, Device, GpuReading
+from trainer.gpus.device import Allocated, Device, GpuSnapshot
 from trainer.metrics.catalogue.stages import QUEUES, STAGE_ITEM_SECONDS, STAGES
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.live import Live
-from trainer.monitor.moments import log_readings
+from trainer.monitor.moments import log_samples
 from trainer.monitor.sampler import Sampler
-from trainer.pipeline.queues import QueueReading
-from trainer.pipeline.stages import StageReading
-from trainer.record.format import EvaluationFacts, StepFacts
+from trainer.pipeline.queues import QueueStats
+from trainer.pipeline.stages import StageStats
+from trainer.record.format import EvaluationLine, StepLine
 from trainer.record.writer import RunRecord
 
 BLOCK_SIZE = 16
@@ -34,7 +34,7 @@ FACTS = {
     "versions": {"draftscope": "0.4.0", "python": "3.11.7", "torch": "2.13.0"},
     "config": {"checkpoint": {"every": 500}},
 }
-STEP = StepFacts(
+STEP = StepLine(
     step=1240,
     epoch=1.5,
     progress_ratio=0.248,
@@ -49,7 +49,7 @@ STEP = StepFacts(
     step_seconds=0.31,
     seq=1239,
 )
-EVALUATION = EvaluationFacts(
+EVALUATION = EvaluationLine(
     step=1000,
     measured_length=5.2,
     acceptance_by_position=POSITIONS,
@@ -65,11 +65,11 @@ EVALUATION = EvaluationFacts(
 @contextmanager
 def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Live]:
     """A rank in the midst of its run, or before anything has happened; only the record's writer goes on by itself."""
-    recorder, record = Recorder(CollectorRegistry(), str(FACTS["id"])), RunRecord(folder, 0)
-    live = Live(FACTS, recorder, record)
+    exporter, record = Exporter(CollectorRegistry(), str(FACTS["id"])), RunRecord(folder, 0)
+    live = Live(FACTS, exporter, record)
     stages, figures = SimpleNamespace(read=_stages, read_queues=_queues), _gpus(gpus)
-    sampler = Sampler(live, recorder, record, WatchConfig(), gpus=SimpleNamespace(reading=figures))  # type: ignore[arg-type]
-    recorder.read_from(lambda: log_readings(3, 0))
+    sampler = Sampler(live, exporter, record, WatchConfig(), gpus=SimpleNamespace(reading=figures))  # type: ignore[arg-type]
+    exporter.register(lambda: log_samples(3, 0))
     if begun:
         sampler.attach(stages)  # type: ignore[arg-type]
         live.began()
@@ -83,18 +83,18 @@ def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Li
     record.close()
 
 
-def _stages() -> list[StageReading]:
+def _stages() -> list[StageStats]:
     more: dict[str, Any] = {"item_counts": COUNTS, "item_busy_seconds": 40.0}
-    return [StageReading(name, 1, 1240, 410.2, 20.1, 3.3, 0.1, 0.1, 1, **more) for name in STAGES]
+    return [StageStats(name, 1, 1240, 410.2, 20.1, 3.3, 0.1, 0.1, 1, **more) for name in STAGES]
 
 
-def _queues() -> list[QueueReading]:
-    return [QueueReading(name, 2, 4, 11_796_480, 536_870_912) for name in QUEUES]
+def _queues() -> list[QueueStats]:
+    return [QueueStats(name, 2, 4, 11_796_480, 536_870_912) for name in QUEUES]
 
 
-def _gpus(count: int) -> GpuReading:
+def _gpus(count: int) -> GpuSnapshot:
     devices = tuple(_gpu(index) for index in range(count))
-    return GpuReading(devices, count > 0, "", "nvml" if count else "none", "580.1", time=time.time(), seconds=0.004)
+    return GpuSnapshot(devices, count > 0, "", "nvml" if count else "none", "580.1", time=time.time(), seconds=0.004)
 
 
 def _gpu(index: int) -> Device:

@@ -1,4 +1,4 @@
-"""Reading a run's record back, as strictly as its readers may."""
+"""MetricSample a run's record back, as strictly as its readers may."""
 
 import json
 from pathlib import Path

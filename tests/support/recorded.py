@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_live import sample_status
-from trainer.record.format import StepFacts, step_line
+from trainer.record.format import StepLine, step_line
 from trainer.record.writer import RunRecord, write_run_json
 
 NAN = float("nan")
 
 
-def facts_of(step: int, loss: float = 2.0) -> StepFacts:
-    return StepFacts(
+def facts_of(step: int, loss: float = 2.0) -> StepLine:
+    return StepLine(
         step=step,
         epoch=step / 10,
         loss=loss,

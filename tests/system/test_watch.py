@@ -121,7 +121,7 @@ def test_a_resume_knows_what_earlier_attempts_left(run: Run) -> None:
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
     resumed = Run(folder=run.folder, facts=run.facts, attempt=1, start=start, checkpoint=checkpoint)  # type: ignore[arg-type]
     with watched(resumed) as watch:
-        status, text = watch.live.status(), watch.live.recorder.exposition(None)[0].decode()
+        status, text = watch.live.status(), watch.live.exporter.exposition(None)[0].decode()
         watch.finish("Done.")
     assert (status["checkpoint"]["step"], status["checkpoint"]["path"]) == (7, str(checkpoint))
     assert status["checkpoint"]["age_seconds"] == pytest.approx(600, abs=5)
@@ -141,7 +141,7 @@ def test_a_checkpoint_that_has_gone_meanwhile_is_left_to_whoever_loads_it(run: R
 def test_what_the_log_says_is_counted(run: Run) -> None:
     with watched(run) as watch:
         logging.getLogger("anybody").warning("It rains.")
-        text = watch.live.recorder.exposition(None)[0].decode()
+        text = watch.live.exporter.exposition(None)[0].decode()
         watch.finish("Done.")
     assert 'draftscope_log_messages_total{level="warning"} 1.0' in text
     assert 'draftscope_log_messages_total{level="error"} 0.0' in text

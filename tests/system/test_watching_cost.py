@@ -18,7 +18,7 @@ from tests.support.recorded import facts_of
 from tests.support.sources import ROOT
 from tests.support.threads import Worker
 from trainer.metrics.catalogue.watching import WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.live import Live
 from trainer.record.writer import RecordLogHandler, RunRecord
 
@@ -48,7 +48,7 @@ def registry() -> CollectorRegistry:
 def live(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Live]:
     """After its first step; its writer sleeps, so that only the caller's own work is measured."""
     record = RunRecord(tmp_path, 0, flush_seconds=1000, waiting_lines=500)
-    live = Live({"id": "one", "max_steps": 1000}, Recorder(registry, "one"), record)
+    live = Live({"id": "one", "max_steps": 1000}, Exporter(registry, "one"), record)
     live.stepped(STEPS[0])
     yield live
     record.close()
@@ -136,11 +136,11 @@ def test_a_step_waits_for_no_reader(live: Live, registry: CollectorRegistry) -> 
 
 
 def test_its_cost_is_told(live: Live) -> None:
-    before = live.recorder.total(WATCH_SECONDS, "record")
+    before = live.exporter.total(WATCH_SECONDS, "record")
     took = -time.perf_counter()
     take_all(live)
     took += time.perf_counter()
-    told = live.recorder.total(WATCH_SECONDS, "record") - before
+    told = live.exporter.total(WATCH_SECONDS, "record") - before
     assert 0.5 * took < told <= took
 
 

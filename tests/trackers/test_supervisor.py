@@ -96,7 +96,7 @@ def warnings(run: Run) -> list[str]:
 
 def figure(watch: Watch, name: str) -> float:
     """What /metrics says of a series."""
-    body = watch._recorder.exposition(None)[0].decode()
+    body = watch._exporter.exposition(None)[0].decode()
     (value,) = re.findall(rf"^draftscope_{re.escape(name)} (\S+)$", body, re.MULTILINE)
     return float(value)
 
@@ -114,7 +114,7 @@ def process_of(watch: Watch) -> psutil.Process:
 def test_nothing_is_started_that_was_not_asked_for(run: Run) -> None:
     with watched(run) as watch:
         assert psutil.Process().children() == []
-        assert b"draftscope_tracker_up{" not in watch._recorder.exposition(None)[0]
+        assert b"draftscope_tracker_up{" not in watch._exporter.exposition(None)[0]
         watch.finish("Done.")
     assert not (run.folder / "trackers").exists()
 
@@ -271,9 +271,9 @@ def test_a_second_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     code = f"""
 import os, pathlib
 from prometheus_client import CollectorRegistry
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.trackers.supervisor import Trackers
-trackers = Trackers(pathlib.Path({str(make_folder(tmp_path / "two"))!r}), ["tensorboard"], Recorder(CollectorRegistry()), print)
+trackers = Trackers(pathlib.Path({str(make_folder(tmp_path / "two"))!r}), ["tensorboard"], Exporter(CollectorRegistry()), print)
 trackers.start()
 print(trackers._children[0]._process.pid, flush=True)
 os._exit(130)

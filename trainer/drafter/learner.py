@@ -21,7 +21,7 @@ from trainer.drafter.checkpoint import START, Checkpoint, Place
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
 from trainer.drafter.optimizer import Optimizer
-from trainer.record.format import StepFacts
+from trainer.record.format import StepLine
 from trainer.target.features import FeatureBatch, TargetWeights
 
 SKIPS_IN_A_ROW = 10
@@ -36,7 +36,7 @@ class DivergedError(RuntimeError):
 class Outcome:
     """What a step did. `skipped` says why its update was left out, or is empty."""
 
-    facts: StepFacts
+    facts: StepLine
     skipped: str = ""
 
 
@@ -155,12 +155,12 @@ class Learner:
         self._skips = [*self._skips, skipped] if skipped in NON_FINITE else []
         return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
 
-    def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepFacts:
+    def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepLine:
         now = time.monotonic()
         seconds, self._last_step = now - self._last_step, now
         positions = self._config.drafter.block_size - 1
         hit, asked, kept, at_risk = (counts[start : start + positions] for start in range(0, 4 * positions, positions))
-        return StepFacts(
+        return StepLine(
             step=self.place.step,
             seq=self.place.next_seq - 1,
             epoch=self._visits(self.place),

@@ -25,7 +25,7 @@ from trainer.decoding.speculative import Decoded, Speculator, seat
 from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
-from trainer.record.format import EvaluationFacts
+from trainer.record.format import EvaluationLine
 from trainer.target.features import FeatureBatch, borrow_weights
 
 # Longest wait for the measuring thread once it is to give up, which it does between rounds.
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 class Listener(Protocol):
     """Who is told: `trainer.monitor.live.Live`."""
 
-    def evaluated(self, facts: EvaluationFacts) -> None: ...
+    def evaluated(self, facts: EvaluationLine) -> None: ...
     def evaluation_failed(self, message: str) -> None: ...
     def evaluation_skipped(self, step: int) -> None: ...
 
@@ -152,14 +152,14 @@ class Evaluator:
             kept, at_risk = kept + parts.kept, at_risk + parts.at_risk
         return estimated_acceptance_length(kept.tolist(), at_risk.tolist()) if self._held_out.conversations else None
 
-    def _facts(self, step: int, decoded: list[Decoded], estimate: float | None, seconds: float) -> EvaluationFacts:
+    def _facts(self, step: int, decoded: list[Decoded], estimate: float | None, seconds: float) -> EvaluationLine:
         rounds = [one for text in decoded for one in text.rounds]
         tokens = sum(len(text.token_ids) for text in decoded)
         decoding = sum(text.decode_seconds for text in decoded)
         length = acceptance_length(rounds)
         if length is None:
             raise ValueError("every answer ended with its first token, so that nothing was drafted")
-        return EvaluationFacts(
+        return EvaluationLine(
             step=step,
             measured_length=length,
             acceptance_by_position=acceptance_by_position(rounds, self._copy.block_size),

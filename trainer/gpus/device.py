@@ -86,7 +86,7 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class GpuReading:
+class GpuSnapshot:
     """The newest look, and how the looking goes."""
 
     devices: tuple[Device, ...]
@@ -122,7 +122,7 @@ class GpuReading:
         }
 
 
-NO_FIGURES = GpuReading((), False, "No GPU figures yet.")
+NO_FIGURES = GpuSnapshot((), False, "No GPU figures yet.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from trainer.gpus.device import (
     Allocated,
     Backend,
     Device,
-    GpuReading,
+    GpuSnapshot,
     NotHereError,
     TorchView,
     allocated,
@@ -28,7 +28,7 @@ from trainer.gpus.device import (
 )
 from trainer.gpus.nvml import Nvml
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 
 RETRY_SECONDS = 30.0
 GIVE_UP_SECONDS = 10.0
@@ -46,7 +46,7 @@ class GpuSampler:
 
     def __init__(
         self,
-        recorder: Recorder,
+        exporter: Exporter,
         seconds: float,
         torch: TorchView = NO_TORCH,
         *,
@@ -55,7 +55,7 @@ class GpuSampler:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        self._recorder, self._seconds, self._torch = recorder, seconds, torch
+        self._exporter, self._seconds, self._torch = exporter, seconds, torch
         self._progress, self._progressed = progress, progress()
         self._clock, self._wall = clock, wall
         own: tuple[Backend, ...] = (Nvml(clock=clock, wall=wall), Amd())
@@ -66,7 +66,7 @@ class GpuSampler:
         self._allocated: dict[int, Allocated] = {}
         first = NO_FIGURES if seconds else replace(NO_FIGURES, reason="GPU figures are switched off by --watch.gpu-seconds 0.")
         # The newest look, and since when the next one is under way: replaced together, so that no reader sees half of it.
-        self._state: tuple[GpuReading, float | None] = (first, None)
+        self._state: tuple[GpuSnapshot, float | None] = (first, None)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
 
@@ -81,7 +81,7 @@ class GpuSampler:
             self._thread.join(STOP_SECONDS)
 
     @property
-    def reading(self) -> GpuReading:
+    def reading(self) -> GpuSnapshot:
         """The newest look. While the driver does not answer, and after `stop`: no figures, and why."""
         newest, since = self._state
         waited = self._clock() - since if since is not None else 0.0
@@ -117,8 +117,8 @@ class GpuSampler:
         took = self._clock() - began
         errors = newest.errors + (took >= GIVE_UP_SECONDS or (not found.up and known))
         self._state = (replace(found, seconds=took, errors=errors), None)
-        self._recorder.add(WATCH_SECONDS, time.thread_time() - cpu, "gpu")
-        self._recorder.add(WATCH_ERRORS, errors - newest.errors, "gpu")
+        self._exporter.add(WATCH_SECONDS, time.thread_time() - cpu, "gpu")
+        self._exporter.add(WATCH_ERRORS, errors - newest.errors, "gpu")
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -141,8 +141,8 @@ class GpuSampler:
                 return backend
         raise RuntimeError("; ".join(broken) or missing[0])
 
-    def _seen(self, backend: Backend, devices: tuple[Device, ...], reason: str) -> GpuReading:
-        return GpuReading(
+    def _seen(self, backend: Backend, devices: tuple[Device, ...], reason: str) -> GpuSnapshot:
+        return GpuSnapshot(
             devices,
             True,
             reason,
@@ -154,7 +154,7 @@ class GpuSampler:
             time=self._wall(),
         )
 
-    def _failed(self, newest: GpuReading, why: str, *, known: bool) -> GpuReading:
+    def _failed(self, newest: GpuSnapshot, why: str, *, known: bool) -> GpuSnapshot:
         """No figures until it is tried again. A person is told where there were some, or where the run is on a GPU."""
         self._close()
         self._retry_at = self._clock() + RETRY_SECONDS
@@ -186,10 +186,10 @@ class GpuSampler:
             backend.close()
 
 
-def _ended(newest: GpuReading) -> GpuReading:
+def _ended(newest: GpuSnapshot) -> GpuSnapshot:
     return _without_figures(newest, "The run has ended, and its GPUs are not looked at any more.")
 
 
-def _without_figures(newest: GpuReading, reason: str, warning: str = "") -> GpuReading:
+def _without_figures(newest: GpuSnapshot, reason: str, warning: str = "") -> GpuSnapshot:
     """Its age stays that of the last figures."""
     return replace(newest, devices=(), up=False, reason=reason, warning=warning, backend="none", driver="", notes=())

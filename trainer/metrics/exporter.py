@@ -54,7 +54,7 @@ class Distribution(NamedTuple):
     sum: float
 
 
-class Reading(NamedTuple):
+class MetricSample(NamedTuple):
     """One sample of a metric that a source knows; a `value` of None means not known, and leaves the sample out."""
 
     metric: Metric
@@ -63,10 +63,10 @@ class Reading(NamedTuple):
     """In the order of `metric.labels`; the run's id is not among them."""
 
 
-Source = Callable[[], Iterable[Reading]]
+Source = Callable[[], Iterable[MetricSample]]
 
 
-class Recorder:
+class Exporter:
     """The numbers of one process. Every method may be called from any thread, but from no log handler: Prometheus' locks are taken.
 
     `run_id` is the label by which curves of different runs are told apart, where a metric is `per_run`.
@@ -115,7 +115,7 @@ class Recorder:
         """What a counter has come to."""
         return sum(sample.value for family in self._child(metric, labels).collect() for sample in family.samples)
 
-    def read_from(self, source: Source) -> None:
+    def register(self, source: Source) -> None:
         """Ask `source` at every scrape. It must answer from memory; if it raises, its numbers are left out and that is counted."""
         self._sources.append(source)
 
@@ -139,7 +139,7 @@ class Recorder:
                 family.samples.append(sample)
         return list(families.values())
 
-    def _samples(self, reading: Reading) -> Iterator[Sample]:
+    def _samples(self, reading: MetricSample) -> Iterator[Sample]:
         metric, value, labels = reading
         if value is None:
             return

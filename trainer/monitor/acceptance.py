@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from trainer.formatting import one_line
 from trainer.metrics.catalogue.training import EVALUATION_ACCEPTED, EVALUATION_ROUNDS, EVALUATION_SECONDS, EVALUATIONS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.warnings import Notices
-from trainer.record.format import EvaluationFacts, evaluated_fields
+from trainer.record.format import EvaluationLine, evaluated_fields
 
 # A single step's estimate rests on one batch and jumps about; the mean of some is as steady as what it is compared with.
 ESTIMATES_MEANT = 20
@@ -24,41 +24,41 @@ ESTIMATES_KEPT = 4096
 class Evaluations:
     """`trained` is called on the drafter's thread, the rest by whoever evaluates, one evaluation at a time. Memory only."""
 
-    def __init__(self, notices: Notices, recorder: Recorder) -> None:
+    def __init__(self, notices: Notices, exporter: Exporter) -> None:
         self._notices = notices
-        self._recorder = recorder
+        self._exporter = exporter
         self._estimates: deque[tuple[int, float]] = deque(maxlen=ESTIMATES_KEPT)
         self._shown: dict[str, str] = {}  # kind of parting → the sentence on the page
         self._told: set[str] = set()  # kinds that the log and the events have
         self._failure = ""  # the newest, on the page until an evaluation succeeds
-        self.newest: EvaluationFacts | None = None
+        self.newest: EvaluationLine | None = None
 
     def trained(self, step: int, estimated_length: float) -> None:
         if math.isfinite(estimated_length):
             self._estimates.append((step, estimated_length))
 
-    def done(self, facts: EvaluationFacts) -> None:
+    def done(self, facts: EvaluationLine) -> None:
         if facts.training_estimated_length is None:
             facts = replace(facts, training_estimated_length=self._training_estimate(facts.step))
         self.newest = facts
         self._notices.withdraw(self._failure)
-        self._recorder.add(EVALUATIONS, 1, "done")
-        self._recorder.record(EVALUATION_SECONDS, facts.seconds)
-        self._recorder.add(EVALUATION_ROUNDS, facts.rounds)
+        self._exporter.add(EVALUATIONS, 1, "done")
+        self._exporter.record(EVALUATION_SECONDS, facts.seconds)
+        self._exporter.add(EVALUATION_ROUNDS, facts.rounds)
         # Whole tokens, though the mean of them is not: rounded, so that no sum drifts.
-        self._recorder.add(EVALUATION_ACCEPTED, round((facts.measured_length - 1) * facts.rounds))
+        self._exporter.add(EVALUATION_ACCEPTED, round((facts.measured_length - 1) * facts.rounds))
         self._notices.tell(logging.INFO, "evaluated", sentence(facts), facts.step, **evaluated_fields(facts))
         self._compare(facts)
 
     def failed(self, message: str, step: int) -> None:
-        self._recorder.add(EVALUATIONS, 1, "failed")
+        self._exporter.add(EVALUATIONS, 1, "failed")
         sentence = one_line(message)
         self._notices.show(sentence, instead_of=self._failure)
         self._failure = sentence
         self._notices.tell(logging.WARNING, "evaluation_failed", sentence, step)
 
     def skipped(self, step: int) -> None:
-        self._recorder.add(EVALUATIONS, 1, "skipped")
+        self._exporter.add(EVALUATIONS, 1, "skipped")
         if "skipped" not in self._told:
             self._told.add("skipped")
             message = f"No evaluation after step {step:,}, as the one before is still under way, which may happen again."
@@ -68,7 +68,7 @@ class Evaluations:
         before = [length for at, length in self._estimates.copy() if at <= step]
         return statistics.fmean(before[-ESTIMATES_MEANT:]) if before else None
 
-    def _compare(self, facts: EvaluationFacts) -> None:
+    def _compare(self, facts: EvaluationLine) -> None:
         """A kind of parting is told once in an attempt; the page shows it, with the newest numbers, for as long as it holds."""
         found = dict(why_apart(facts))
         for kind in self._shown.keys() - found.keys():
@@ -81,7 +81,7 @@ class Evaluations:
                 self._notices.tell(logging.WARNING, "warning", text, facts.step)
 
 
-def sentence(facts: EvaluationFacts) -> str:
+def sentence(facts: EvaluationLine) -> str:
     prompts = f"{facts.prompts:,} held-out prompt{'' if facts.prompts == 1 else 's'}"
     found = f"Measured acceptance length {facts.measured_length:.2f} on {prompts} after step {facts.step:,}"
     if facts.held_out_estimated_length is None:
@@ -119,7 +119,7 @@ class Parting(NamedTuple):
     sentence: str
 
 
-def why_apart(facts: EvaluationFacts) -> tuple[Parting, ...]:
+def why_apart(facts: EvaluationLine) -> tuple[Parting, ...]:
     """What each step from promise to fact says; empty while all is well, and while it is too early to tell."""
     training, held_out, measured = facts.training_estimated_length, facts.held_out_estimated_length, facts.measured_length
     after = f"After step {facts.step:,}"
@@ -133,7 +133,7 @@ def why_apart(facts: EvaluationFacts) -> tuple[Parting, ...]:
     return tuple(found)
 
 
-def standard_error(facts: EvaluationFacts) -> float:
+def standard_error(facts: EvaluationLine) -> float:
     """Of the measured length, as if rounds were independent.
 
     From the shares alone: with K tokens kept in a round, E[K] = sum_k P(K >= k) and E[K^2] = sum_k (2k - 1) P(K >= k).
@@ -143,7 +143,7 @@ def standard_error(facts: EvaluationFacts) -> float:
     return math.sqrt(max(0.0, squares - sum(shares) ** 2) / facts.rounds) if facts.rounds else math.inf
 
 
-def _apart(promised: float, kept: float, facts: EvaluationFacts) -> bool:
+def _apart(promised: float, kept: float, facts: EvaluationLine) -> bool:
     if facts.rounds < ROUNDS or promised - 1 < PROMISED_TOKENS:
         return False
     return kept - 1 < KEPT_SHARE * (promised - 1) and promised - kept > STANDARD_ERRORS * standard_error(facts)

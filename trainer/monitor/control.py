@@ -15,7 +15,7 @@ from typing import Protocol
 
 from trainer.formatting import duration
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS, CONTROL_REQUESTS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.record.writer import RunRecord
 
 log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class ControlledRun(Protocol):
     """What control has to know and tell of a run; `trainer.monitor.live.Live` is one."""
 
     record: RunRecord
-    recorder: Recorder
+    exporter: Exporter
 
     @property
     def state(self) -> str: ...
@@ -81,7 +81,7 @@ class Control:
             answer = self._decide(action, run)
             if answer.status == 202:  # told before it is taken: what it brings about is told after it
                 log.info("Asked over HTTP to %s%s", action, f": {reason}" if reason else ".")
-                run.recorder.add(CONTROL_REQUESTS, 1, action)
+                run.exporter.add(CONTROL_REQUESTS, 1, action)
                 run.record.event(f"{action}_requested", answer.message, run.step, reason=reason)
                 self._take(action, reason)
         return answer

@@ -19,14 +19,14 @@ from trainer.formatting import one_line, words
 from trainer.metrics.catalogue.run import CHECKPOINT_SECONDS, CHECKPOINTS
 from trainer.metrics.catalogue.training import DROPPED, SKIPPED_STEPS, STEP_SECONDS
 from trainer.metrics.catalogue.watching import WATCH_PARTS, WATCH_SECONDS
-from trainer.metrics.exporter import Recorder
+from trainer.metrics.exporter import Exporter
 from trainer.monitor.acceptance import Evaluations
 from trainer.monitor.moments import Base, Stepped, Tick
-from trainer.monitor.snapshot import Checkpointed, Snapshot, readings_of, status_of
+from trainer.monitor.snapshot import Checkpointed, Snapshot, run_samples, status_of
 from trainer.monitor.standing import Standing
 from trainer.monitor.verdict import Facts, StageShare, Verdict, judge
 from trainer.monitor.warnings import Notices
-from trainer.record.format import EvaluationFacts, StepFacts, step_line
+from trainer.record.format import EvaluationLine, StepLine, step_line
 from trainer.record.writer import RunRecord
 
 # States in which the run itself says how it stands, whatever the stages do.
@@ -42,13 +42,13 @@ class Live:
     def __init__(
         self,
         run_facts: Mapping[str, Any],
-        recorder: Recorder,
+        exporter: Exporter,
         record: RunRecord,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.record = record
-        self.recorder = recorder
+        self.exporter = exporter
         self._clock = clock
         self._wall = wall
         self._facts = dict(run_facts)
@@ -62,13 +62,13 @@ class Live:
         self._arrived = False
         self._checkpoint: Checkpointed | None = None
         self._notices = Notices(record)
-        self._evaluations = Evaluations(self._notices, recorder)
+        self._evaluations = Evaluations(self._notices, exporter)
         self._newest_tick: Tick | None = None
         self._ticks = 0
         self._ticked = threading.Condition()
-        self._book_step_seconds = recorder.recording(STEP_SECONDS)
-        self._book_watching = recorder.adding(WATCH_SECONDS, "record")
-        recorder.read_from(lambda: readings_of(self.snapshot()))
+        self._book_step_seconds = exporter.recording(STEP_SECONDS)
+        self._book_watching = exporter.adding(WATCH_SECONDS, "record")
+        exporter.register(lambda: run_samples(self.snapshot()))
 
     # What the run says.
 
@@ -85,12 +85,12 @@ class Live:
             anew = {name: self._facts.get(name) for name in ("command", "git_commit", "versions", "config")}
             self._notices.tell(logging.INFO, "resumed", f"Resumed after step {step:,}.", step, **anew)
 
-    def inherited(self, step: int, path: str | Path, size: int, time: float, evaluation: EvaluationFacts | None) -> None:
+    def inherited(self, step: int, path: str | Path, size: int, time: float, evaluation: EvaluationLine | None) -> None:
         """What earlier attempts left: the checkpoint, of Unix time `time`, that this one goes on from; the newest evaluation."""
         self._checkpoint = Checkpointed(step, str(path), self._clock() - max(0.0, self._wall() - time), time, size)
         self._evaluations.newest = evaluation
 
-    def stepped(self, facts: StepFacts, skipped: str = "") -> None:
+    def stepped(self, facts: StepLine, skipped: str = "") -> None:
         """Take in an optimizer step; `skipped` says why its update was left out (one of SKIP_REASONS), or is empty.
 
         Touches memory only; the time it takes is booked as the cost of watching.
@@ -108,7 +108,7 @@ class Live:
         self._book_step_seconds(facts.step_seconds)
         if skipped:
             message = f"The update of step {facts.step:,} was left out: {words(skipped)}."
-            self.recorder.add(SKIPPED_STEPS, 1, skipped)
+            self.exporter.add(SKIPPED_STEPS, 1, skipped)
             self._notices.tell(logging.WARNING, "skipped", message, facts.step, reason=skipped)
         self._book_watching(time.perf_counter() - before)
 
@@ -116,7 +116,7 @@ class Live:
         """Conversations that were left out; `reason` as in DROP_REASONS. An event for the first, and for each ten times as many."""
         before = self._dropped.get(reason, 0)
         after = self._dropped[reason] = before + count
-        self.recorder.add(DROPPED, count, reason)
+        self.exporter.add(DROPPED, count, reason)
         if len(str(after)) > len(str(before)) or before == 0:
             known = f"{after:,} conversation{'' if after == 1 else 's'} so far left out: {words(reason)}"
             message = f"{known} ({example})." if example else f"{known}."
@@ -125,16 +125,16 @@ class Live:
     def checkpointed(self, step: int, path: str | Path, size: int, seconds: float) -> None:
         """A checkpoint of `size` bytes is whole."""
         self._checkpoint = Checkpointed(step, str(path), self._clock(), self._wall(), size)
-        self.recorder.add(CHECKPOINTS, 1, "written")
-        self.recorder.record(CHECKPOINT_SECONDS, seconds)
+        self.exporter.add(CHECKPOINTS, 1, "written")
+        self.exporter.record(CHECKPOINT_SECONDS, seconds)
         message = f"Checkpoint of step {step:,} written in {seconds:.1f} s."
         self._notices.tell(logging.INFO, "checkpoint", message, step, path=str(path), bytes=size, seconds=round(seconds, 3))
 
     def checkpoint_failed(self, message: str) -> None:
-        self.recorder.add(CHECKPOINTS, 1, "failed")
+        self.exporter.add(CHECKPOINTS, 1, "failed")
         self._notices.trouble(logging.ERROR, "checkpoint_failed", message, self.step)
 
-    def evaluated(self, facts: EvaluationFacts) -> None:
+    def evaluated(self, facts: EvaluationLine) -> None:
         """The drafter of `facts.step` has been measured; training may be at a later step by now."""
         self._evaluations.done(facts)
 
@@ -260,7 +260,7 @@ class Live:
             began_time=self._began_time,
             elapsed=self.elapsed,
             now=self._clock(),
-            watch_seconds=sum(self.recorder.total(WATCH_SECONDS, part) for part in WATCH_PARTS),
+            watch_seconds=sum(self.exporter.total(WATCH_SECONDS, part) for part in WATCH_PARTS),
             record_errors=self.record.errors + self.record.dropped,
         )
 

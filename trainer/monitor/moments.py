@@ -6,23 +6,23 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.gpus.device import NO_FIGURES, GpuReading
+from trainer.gpus.device import NO_FIGURES, GpuSnapshot
 from trainer.metrics.catalogue import stages as stage_metrics
 from trainer.metrics.catalogue import training as training_metrics
 from trainer.metrics.catalogue.run import HEADROOM, VERDICT, verdict_labels
 from trainer.metrics.catalogue.watching import LOG_MESSAGES
-from trainer.metrics.exporter import Distribution, Reading
+from trainer.metrics.exporter import Distribution, MetricSample
 from trainer.monitor.verdict import StageShare, Verdict
-from trainer.pipeline.queues import QueueReading
-from trainer.pipeline.stages import StageReading
-from trainer.record.format import EvaluationFacts, StepFacts
+from trainer.pipeline.queues import QueueStats
+from trainer.pipeline.stages import StageStats
+from trainer.record.format import EvaluationLine, StepLine
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
     """A step, why its update was left out if it was, and when: on the clock that never goes back, and as Unix time."""
 
-    facts: StepFacts
+    facts: StepLine
     skipped: str
     at: float
     time: float
@@ -58,8 +58,8 @@ class Tick:
     verdict: Verdict
     rates: Rates = Rates()
     stages: tuple[StageShare, ...] = ()
-    queues: tuple[QueueReading, ...] = ()
-    gpus: GpuReading = NO_FIGURES
+    queues: tuple[QueueStats, ...] = ()
+    gpus: GpuSnapshot = NO_FIGURES
     cpu_cores: float | None = None
     """Cores that this process kept busy, over the last 60 s."""
     memory_bytes: int | None = None
@@ -78,77 +78,77 @@ class Tick:
         }
 
 
-def show_queue(queue: QueueReading) -> dict[str, Any]:
+def show_queue(queue: QueueStats) -> dict[str, Any]:
     return {**asdict(queue), "fill_ratio": round(queue.fill_ratio, 4)}
 
 
-def step_readings(newest: Stepped | None, base: Base) -> Iterator[Reading]:
+def step_samples(newest: Stepped | None, base: Base) -> Iterator[MetricSample]:
     """For `/metrics`. What only a step can tell is absent before the first."""
     facts = newest.facts if newest else None
-    yield Reading(training_metrics.STEPS, facts.step - base.step if facts else 0)
-    yield Reading(training_metrics.SAMPLES, facts.samples - base.samples if facts else 0)
-    yield Reading(training_metrics.TOKENS, facts.context_tokens - base.context_tokens if facts else 0, ("context",))
-    yield Reading(training_metrics.TOKENS, facts.draft_tokens - base.draft_tokens if facts else 0, ("draft",))
-    yield Reading(training_metrics.LAST_STEP_TIME, newest.time if newest else 0)
+    yield MetricSample(training_metrics.STEPS, facts.step - base.step if facts else 0)
+    yield MetricSample(training_metrics.SAMPLES, facts.samples - base.samples if facts else 0)
+    yield MetricSample(training_metrics.TOKENS, facts.context_tokens - base.context_tokens if facts else 0, ("context",))
+    yield MetricSample(training_metrics.TOKENS, facts.draft_tokens - base.draft_tokens if facts else 0, ("draft",))
+    yield MetricSample(training_metrics.LAST_STEP_TIME, newest.time if newest else 0)
     if facts is None:
         return
-    yield Reading(training_metrics.LOSS, facts.loss)
-    yield Reading(training_metrics.LEARNING_RATE, facts.learning_rate)
-    yield Reading(training_metrics.GRAD_NORM, facts.grad_norm)
-    yield Reading(training_metrics.ESTIMATED_ACCEPTANCE, facts.estimated_acceptance_length)
+    yield MetricSample(training_metrics.LOSS, facts.loss)
+    yield MetricSample(training_metrics.LEARNING_RATE, facts.learning_rate)
+    yield MetricSample(training_metrics.GRAD_NORM, facts.grad_norm)
+    yield MetricSample(training_metrics.ESTIMATED_ACCEPTANCE, facts.estimated_acceptance_length)
     for position, accuracy in enumerate(facts.position_accuracy, start=1):
-        yield Reading(training_metrics.POSITION_ACCURACY, accuracy, (str(position),))
+        yield MetricSample(training_metrics.POSITION_ACCURACY, accuracy, (str(position),))
 
 
-def evaluation_readings(newest: EvaluationFacts | None) -> Iterator[Reading]:
+def evaluation_samples(newest: EvaluationLine | None) -> Iterator[MetricSample]:
     """For `/metrics`; all absent before the first evaluation."""
     if newest is None:
         return
-    yield Reading(training_metrics.MEASURED_ACCEPTANCE, newest.measured_length)
-    yield Reading(training_metrics.HELD_OUT_ACCEPTANCE, newest.held_out_estimated_length)
-    yield Reading(training_metrics.EVALUATION_STEP, newest.step)
+    yield MetricSample(training_metrics.MEASURED_ACCEPTANCE, newest.measured_length)
+    yield MetricSample(training_metrics.HELD_OUT_ACCEPTANCE, newest.held_out_estimated_length)
+    yield MetricSample(training_metrics.EVALUATION_STEP, newest.step)
     for position, share in enumerate(newest.acceptance_by_position, start=1):
-        yield Reading(training_metrics.MEASURED_POSITION, share, (str(position),))
+        yield MetricSample(training_metrics.MEASURED_POSITION, share, (str(position),))
 
 
-def stage_readings(stages: list[StageReading]) -> Iterator[Reading]:
+def stage_samples(stages: list[StageStats]) -> Iterator[MetricSample]:
     """For `/metrics`. A stage that has not begun has spent no time yet; one that has ended is not waited for any more."""
     known = {stage.name: stage for stage in stages}
     for name in stage_metrics.STAGES:
-        stage = known.get(name) or StageReading(name, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
+        stage = known.get(name) or StageStats(name, 0, 0, 0.0, 0.0, 0.0, 0.0, 0.0, 0)
         seconds = (stage.busy_seconds, stage.waiting_input_seconds, stage.waiting_output_seconds)
         yield from (
-            Reading(stage_metrics.STAGE_SECONDS, spent, (name, state))
+            MetricSample(stage_metrics.STAGE_SECONDS, spent, (name, state))
             for state, spent in zip(stage_metrics.STAGE_STATES, seconds, strict=True)
         )
-        yield Reading(stage_metrics.STAGE_THREADS, stage.threads, (name,))
-        yield Reading(stage_metrics.STAGE_RUNNING, stage.running, (name,))
-        yield Reading(stage_metrics.STAGE_ITEMS, stage.items, (name,))
+        yield MetricSample(stage_metrics.STAGE_THREADS, stage.threads, (name,))
+        yield MetricSample(stage_metrics.STAGE_RUNNING, stage.running, (name,))
+        yield MetricSample(stage_metrics.STAGE_ITEMS, stage.items, (name,))
         counts = stage.item_counts or (0,) * (len(stage_metrics.STAGE_ITEM_SECONDS.buckets) + 1)
-        yield Reading(stage_metrics.STAGE_ITEM_SECONDS, Distribution(counts, stage.item_busy_seconds), (name,))
+        yield MetricSample(stage_metrics.STAGE_ITEM_SECONDS, Distribution(counts, stage.item_busy_seconds), (name,))
         ended = stage.threads > 0 and stage.running == 0
-        yield Reading(stage_metrics.STAGE_IDLE, None if ended else stage.seconds_since_progress, (name,))
+        yield MetricSample(stage_metrics.STAGE_IDLE, None if ended else stage.seconds_since_progress, (name,))
 
 
-def queue_readings(queues: list[QueueReading]) -> Iterator[Reading]:
+def queue_samples(queues: list[QueueStats]) -> Iterator[MetricSample]:
     known = {queue.name: queue for queue in queues}
     for name in stage_metrics.QUEUES:
-        queue = known.get(name) or QueueReading(name, 0, 0, 0, 0)
-        yield Reading(stage_metrics.QUEUE_ITEMS, queue.items, (name,))
-        yield Reading(stage_metrics.QUEUE_CAPACITY_ITEMS, queue.capacity_items, (name,))
-        yield Reading(stage_metrics.QUEUE_BYTES, queue.bytes, (name,))
-        yield Reading(stage_metrics.QUEUE_CAPACITY_BYTES, queue.capacity_bytes, (name,))
+        queue = known.get(name) or QueueStats(name, 0, 0, 0, 0)
+        yield MetricSample(stage_metrics.QUEUE_ITEMS, queue.items, (name,))
+        yield MetricSample(stage_metrics.QUEUE_CAPACITY_ITEMS, queue.capacity_items, (name,))
+        yield MetricSample(stage_metrics.QUEUE_BYTES, queue.bytes, (name,))
+        yield MetricSample(stage_metrics.QUEUE_CAPACITY_BYTES, queue.capacity_bytes, (name,))
 
 
-def log_readings(warnings: int, errors: int) -> Iterator[Reading]:
-    yield Reading(LOG_MESSAGES, warnings, ("warning",))
-    yield Reading(LOG_MESSAGES, errors, ("error",))
+def log_samples(warnings: int, errors: int) -> Iterator[MetricSample]:
+    yield MetricSample(LOG_MESSAGES, warnings, ("warning",))
+    yield MetricSample(LOG_MESSAGES, errors, ("error",))
 
 
-def verdict_readings(verdict: Verdict) -> Iterator[Reading]:
+def verdict_samples(verdict: Verdict) -> Iterator[MetricSample]:
     """1 for the present verdict, 0 for every other there can be."""
     known, present = verdict_labels(), (verdict.state, verdict.stage or "")
     present = present if present in known else (verdict.state, "")
     for labels in known:
-        yield Reading(VERDICT, float(labels == present), labels)
-    yield Reading(HEADROOM, verdict.headroom_ratio)
+        yield MetricSample(VERDICT, float(labels == present), labels)
+    yield MetricSample(HEADROOM, verdict.headroom_ratio)

@@ -19,17 +19,17 @@ from pathlib import Path
 import psutil
 
 from trainer.config import WatchConfig
-from trainer.gpus.collectors import gpu_readings
+from trainer.gpus.collectors import gpu_samples
 from trainer.gpus.device import NO_FIGURES
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY, WATCH_ERRORS, WATCH_SECONDS
-from trainer.metrics.exporter import Reading, Recorder
+from trainer.metrics.exporter import Exporter, MetricSample
 from trainer.monitor.live import Live
-from trainer.monitor.moments import Base, Tick, queue_readings, stage_readings
+from trainer.monitor.moments import Base, Tick, queue_samples, stage_samples
 from trainer.monitor.rates import WINDOW_SECONDS, Pace
 from trainer.monitor.snapshot import sample_of
 from trainer.monitor.verdict import Verdict, judge, shares
-from trainer.pipeline.stages import StageReading, Stages
+from trainer.pipeline.stages import Stages, StageStats
 from trainer.record.writer import RunRecord
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ STOP_SECONDS = 2.0
 @dataclass(frozen=True, slots=True)
 class _Moment:
     at: float
-    stages: list[StageReading] = field(default_factory=list)
+    stages: list[StageStats] = field(default_factory=list)
     cpu_seconds: float = 0.0
 
 
@@ -53,7 +53,7 @@ class Sampler:
     def __init__(
         self,
         live: Live,
-        recorder: Recorder,
+        exporter: Exporter,
         record: RunRecord,
         config: WatchConfig,
         *,
@@ -61,9 +61,9 @@ class Sampler:
         gpus: GpuSampler | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._live, self._recorder, self._record, self._config = live, recorder, record, config
+        self._live, self._exporter, self._record, self._config = live, exporter, record, config
         self._drafter_devices = drafter_devices
-        self._gpus = gpus or GpuSampler(recorder, config.gpu_seconds)
+        self._gpus = gpus or GpuSampler(exporter, config.gpu_seconds)
         self._clock = clock
         self._process = psutil.Process()
         self._stages: Stages | None = None
@@ -80,7 +80,7 @@ class Sampler:
         self._logged: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        recorder.read_from(self._readings)
+        exporter.register(self._samples)
 
     def start(self) -> None:
         self._gpus.start()
@@ -106,11 +106,11 @@ class Sampler:
         try:
             self._look()
         except Exception as error:
-            self._recorder.add(WATCH_ERRORS, 1, "sampler")
+            self._exporter.add(WATCH_ERRORS, 1, "sampler")
             self._log_once(error)
-        self._recorder.add(WATCH_SECONDS, time.thread_time() - began, "sampler")
+        self._exporter.add(WATCH_SECONDS, time.thread_time() - began, "sampler")
         written = self._record.cpu_seconds
-        self._recorder.add(WATCH_SECONDS, written - self._writer_seconds, "writer")
+        self._exporter.add(WATCH_SECONDS, written - self._writer_seconds, "writer")
         self._writer_seconds = written
 
     def _run(self) -> None:
@@ -200,14 +200,14 @@ class Sampler:
         if self._live.stalled(verdict.stage, seconds, verdict.sentence):
             log.error("%s %s", verdict.sentence, _try_to_dump(self._record.folder))
 
-    def _readings(self) -> Iterator[Reading]:
+    def _samples(self) -> Iterator[MetricSample]:
         """For `/metrics`, as of now; only the GPU figures are their own thread's newest, since a driver may make one wait."""
-        yield from stage_readings(self._stages.read() if self._stages else [])
-        yield from queue_readings(self._stages.read_queues() if self._stages else [])
-        yield from gpu_readings(self._gpus.reading)
+        yield from stage_samples(self._stages.read() if self._stages else [])
+        yield from queue_samples(self._stages.read_queues() if self._stages else [])
+        yield from gpu_samples(self._gpus.reading)
         cpu = self._process.cpu_times()
-        yield Reading(PROCESS_CPU, cpu.user + cpu.system)
-        yield Reading(PROCESS_MEMORY, self._process.memory_info().rss)
+        yield MetricSample(PROCESS_CPU, cpu.user + cpu.system)
+        yield MetricSample(PROCESS_MEMORY, self._process.memory_info().rss)
 
     def _log_once(self, error: Exception) -> None:
         sentence = f"{type(error).__name__}: {error}"

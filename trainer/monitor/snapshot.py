@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from trainer.metrics.catalogue import run as run_metrics
 from trainer.metrics.catalogue.watching import RECORD_ERRORS
-from trainer.metrics.exporter import Reading
-from trainer.monitor.moments import Base, Stepped, Tick, evaluation_readings, step_readings, verdict_readings
+from trainer.metrics.exporter import MetricSample
+from trainer.monitor.moments import Base, Stepped, Tick, evaluation_samples, step_samples, verdict_samples
 from trainer.monitor.verdict import Verdict
-from trainer.record.format import EvaluationFacts, strict
+from trainer.record.format import EvaluationLine, strict
 from trainer.record.writer import Disk
 
 
@@ -39,7 +39,7 @@ class Snapshot:
     tick: Tick
     verdict: Verdict
     checkpoint: Checkpointed | None
-    evaluation: EvaluationFacts | None
+    evaluation: EvaluationLine | None
     last_error: str | None
     warnings: tuple[str, ...]
     began_time: float
@@ -126,41 +126,41 @@ def _watching(known: Snapshot) -> dict[str, Any]:
     return {"seconds": round(known.watch_seconds, 6), "ratio": round(ratio, 6)}
 
 
-def readings_of(known: Snapshot) -> Iterator[Reading]:
+def run_samples(known: Snapshot) -> Iterator[MetricSample]:
     """What the run itself knows, for `/metrics`; stages, queues and devices are the sampler's."""
     yield from _identity(known)
-    yield Reading(run_metrics.START_TIME, known.began_time)
-    yield Reading(run_metrics.RESTARTS, known.attempt)
-    yield Reading(run_metrics.GLOBAL_STEP, known.step)
-    yield Reading(run_metrics.MAX_STEPS, known.run.get("max_steps"))
-    yield Reading(run_metrics.PROGRESS, known.progress_ratio)
-    yield Reading(run_metrics.REMAINING, _eta(known))
+    yield MetricSample(run_metrics.START_TIME, known.began_time)
+    yield MetricSample(run_metrics.RESTARTS, known.attempt)
+    yield MetricSample(run_metrics.GLOBAL_STEP, known.step)
+    yield MetricSample(run_metrics.MAX_STEPS, known.run.get("max_steps"))
+    yield MetricSample(run_metrics.PROGRESS, known.progress_ratio)
+    yield MetricSample(run_metrics.REMAINING, _eta(known))
     for state in run_metrics.RUN_STATES:
-        yield Reading(run_metrics.STATE, float(state == known.state), (state,))
-    yield from verdict_readings(known.verdict)
-    yield Reading(run_metrics.LOST_DEVICE_SECONDS, known.tick.lost_device_seconds)
+        yield MetricSample(run_metrics.STATE, float(state == known.state), (state,))
+    yield from verdict_samples(known.verdict)
+    yield MetricSample(run_metrics.LOST_DEVICE_SECONDS, known.tick.lost_device_seconds)
     yield from _safety(known)
-    yield from step_readings(known.newest, known.base)
-    yield from evaluation_readings(known.evaluation)
+    yield from step_samples(known.newest, known.base)
+    yield from evaluation_samples(known.evaluation)
 
 
-def _identity(known: Snapshot) -> Iterator[Reading]:
+def _identity(known: Snapshot) -> Iterator[MetricSample]:
     target, versions = known.run.get("target") or {}, known.run.get("versions") or {}
     code = (versions.get("draftscope"), known.run.get("git_commit"))
-    yield Reading(run_metrics.RUN_INFO, 1, _words(known.run.get("id"), target.get("name"), *code))
-    yield Reading(run_metrics.BUILD_INFO, 1, _words(*code, versions.get("python"), versions.get("torch")))
+    yield MetricSample(run_metrics.RUN_INFO, 1, _words(known.run.get("id"), target.get("name"), *code))
+    yield MetricSample(run_metrics.BUILD_INFO, 1, _words(*code, versions.get("python"), versions.get("torch")))
 
 
-def _safety(known: Snapshot) -> Iterator[Reading]:
+def _safety(known: Snapshot) -> Iterator[MetricSample]:
     """How much of the work a crash would lose, and the disk that it is kept on."""
     newest, config = known.checkpoint, known.run.get("config") or {}
-    yield Reading(run_metrics.CHECKPOINT_STEP, newest.step if newest else 0)
-    yield Reading(run_metrics.CHECKPOINT_TIME, newest.time if newest else 0.0)
-    yield Reading(run_metrics.CHECKPOINT_BYTES, newest.bytes if newest else 0)
-    yield Reading(run_metrics.CHECKPOINT_EVERY, (config.get("checkpoint") or {}).get("every"))
-    yield Reading(run_metrics.DISK_FREE, known.disk.free_bytes if known.disk else None)
-    yield Reading(run_metrics.DISK_SIZE, known.disk.size_bytes if known.disk else None)
-    yield Reading(RECORD_ERRORS, known.record_errors)
+    yield MetricSample(run_metrics.CHECKPOINT_STEP, newest.step if newest else 0)
+    yield MetricSample(run_metrics.CHECKPOINT_TIME, newest.time if newest else 0.0)
+    yield MetricSample(run_metrics.CHECKPOINT_BYTES, newest.bytes if newest else 0)
+    yield MetricSample(run_metrics.CHECKPOINT_EVERY, (config.get("checkpoint") or {}).get("every"))
+    yield MetricSample(run_metrics.DISK_FREE, known.disk.free_bytes if known.disk else None)
+    yield MetricSample(run_metrics.DISK_SIZE, known.disk.size_bytes if known.disk else None)
+    yield MetricSample(RECORD_ERRORS, known.record_errors)
 
 
 def _words(*labels: object) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from trainer.formatting import duration, percent
-from trainer.pipeline.stages import StageReading
+from trainer.pipeline.stages import StageStats
 
 DEVICE_STAGES = ("target", "drafter")
 AT_ONCE = ("stalled", "diverged", "paused", "finished", "failed")
@@ -112,7 +112,7 @@ class Verdict:
         }
 
 
-def shares(old: Sequence[StageReading], new: Sequence[StageReading]) -> list[StageShare]:
+def shares(old: Sequence[StageStats], new: Sequence[StageStats]) -> list[StageShare]:
     """Where the threads' time went from `old` to `new`; with no `old`, since the stages began.
 
     The ratios of a stage add up to 1, or are all 0 where it spent no time at all because it had ended.
@@ -121,7 +121,7 @@ def shares(old: Sequence[StageReading], new: Sequence[StageReading]) -> list[Sta
     return [_share(before.get(reading.name), reading) for reading in new]
 
 
-def _share(old: StageReading | None, new: StageReading) -> StageShare:
+def _share(old: StageStats | None, new: StageStats) -> StageShare:
     busy = new.busy_seconds - (old.busy_seconds if old else 0.0)
     waiting_input = new.waiting_input_seconds - (old.waiting_input_seconds if old else 0.0)
     waiting_output = new.waiting_output_seconds - (old.waiting_output_seconds if old else 0.0)

@@ -27,7 +27,7 @@ class _Book(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MeterReading:
+class MeterStats:
     """Where a thread's time went so far, in seconds, the part still in progress included; `progress` is a clock time."""
 
     state: ThreadState | None
@@ -87,12 +87,12 @@ class Meter:
                 now = self._clock()
                 self._book = _settled(self._book, now)._replace(state=before, progress=now)
 
-    def read(self) -> MeterReading:
+    def read(self) -> MeterStats:
         with self._lock:
             book = _settled(self._book, self._clock())
             counts, busy = tuple(self._item_counts), self._item_busy
         waits = (book.waiting_input, book.waiting_output)
-        return MeterReading(book.state, book.busy, *waits, book.progress, book.items, counts, busy)
+        return MeterStats(book.state, book.busy, *waits, book.progress, book.items, counts, busy)
 
 
 def _settled(book: _Book, now: float) -> _Book:

@@ -25,7 +25,7 @@ class Cancelled(BaseException):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueReading:
+class QueueStats:
     name: str
     items: int
     capacity_items: int
@@ -106,8 +106,8 @@ class Queue(Generic[T]):
             self._count = self._bytes = 0
             self._changed.notify_all()
 
-    def read(self) -> QueueReading:
-        return QueueReading(self.name, self._count, self._capacity_items, self._bytes, self._capacity_bytes)
+    def read(self) -> QueueStats:
+        return QueueStats(self.name, self._count, self._capacity_items, self._bytes, self._capacity_bytes)
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeVar
 
-from trainer.pipeline.meter import Clock, Meter, MeterReading
-from trainer.pipeline.queues import Cancelled, Queue, QueueReading
+from trainer.pipeline.meter import Clock, Meter, MeterStats
+from trainer.pipeline.queues import Cancelled, Queue, QueueStats
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class StageReading:
+class StageStats:
     """A stage's threads added up, in thread-seconds since it began. The times add up to threads x lifetime, pauses left out."""
 
     name: str
@@ -44,7 +44,7 @@ class StageReading:
     running: int
     """Threads that have not ended."""
     item_counts: tuple[int, ...] = ()
-    """Items by the busy time that each took, as in `MeterReading`."""
+    """Items by the busy time that each took, as in `MeterStats`."""
     item_busy_seconds: float = 0.0
     """Busy time of those items: `busy_seconds` without the items in progress."""
 
@@ -52,7 +52,7 @@ class StageReading:
 class Stages:
     """The threads of a pipeline, as a context manager. Each calls `thread_start` first; `clock` counts seconds, never back.
 
-    `item_bounds` are busy seconds, rising, by which items are told apart in `StageReading.item_counts`.
+    `item_bounds` are busy seconds, rising, by which items are told apart in `StageStats.item_counts`.
     """
 
     def __init__(
@@ -120,10 +120,10 @@ class Stages:
         self._closed = True
         self._cancel()
 
-    def read(self) -> list[StageReading]:
+    def read(self) -> list[StageStats]:
         return [_add_up(name, [meter.read() for meter in meters], self._clock()) for name, meters in list(self._meters.items())]
 
-    def read_queues(self) -> list[QueueReading]:
+    def read_queues(self) -> list[QueueStats]:
         return [queue.read() for queue in list(self._queues)]
 
     def __enter__(self) -> Stages:
@@ -196,9 +196,9 @@ def _read(source: Iterable[T] | Queue[T], meter: Meter, give_up: Callable[[], bo
         yield item
 
 
-def _add_up(name: str, readings: list[MeterReading], now: float) -> StageReading:
+def _add_up(name: str, readings: list[MeterStats], now: float) -> StageStats:
     on_item = [now - reading.progress for reading in readings if reading.state == "busy"]
-    return StageReading(
+    return StageStats(
         name=name,
         threads=len(readings),
         items=sum(reading.items for reading in readings),

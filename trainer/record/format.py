@@ -9,7 +9,7 @@ from typing import Any, Final
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepFacts:
+class StepLine:
     """One optimizer step. Tokens and samples are counted over the run, resumes included; `step_seconds` since the step before."""
 
     step: int
@@ -30,7 +30,7 @@ class StepFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationFacts:
+class EvaluationLine:
     """Real speculative decoding of held-out prompts by the drafter that `step` optimizer steps made."""
 
     step: int
@@ -52,7 +52,7 @@ class EvaluationFacts:
     """While decoding."""
 
 
-def step_line(facts: StepFacts, elapsed: float) -> dict[str, Any]:
+def step_line(facts: StepLine, elapsed: float) -> dict[str, Any]:
     """A line of `steps.jsonl`."""
     return {
         "step": facts.step,
@@ -71,21 +71,21 @@ def step_line(facts: StepFacts, elapsed: float) -> dict[str, Any]:
     }
 
 
-def evaluated_fields(facts: EvaluationFacts) -> dict[str, Any]:
+def evaluated_fields(facts: EvaluationLine) -> dict[str, Any]:
     """The event's own fields in `events.jsonl`."""
     told = asdict(facts)
     del told["step"]
     return {**told, "seconds": round(facts.seconds, 3)}
 
 
-def evaluation_of(event: Mapping[str, Any]) -> EvaluationFacts | None:
+def evaluation_of(event: Mapping[str, Any]) -> EvaluationLine | None:
     """What `evaluated_fields` made of an evaluation, read back; None for an event that is not whole."""
-    known = {field.name: event[field.name] for field in fields(EvaluationFacts) if field.name in event}
+    known = {field.name: event[field.name] for field in fields(EvaluationLine) if field.name in event}
     step, length, by_position = (known.get(name) for name in ("step", "measured_length", "acceptance_by_position"))
     if not (isinstance(step, int) and isinstance(length, int | float) and isinstance(by_position, list)):
         return None
     try:
-        return EvaluationFacts(**known | {"acceptance_by_position": tuple(by_position)})
+        return EvaluationLine(**known | {"acceptance_by_position": tuple(by_position)})
     except TypeError:
         return None
 

@@ -1,4 +1,4 @@
-"""The trainer's HTTP face: what `Live` and the recorder know, for people, scripts and Prometheus.
+"""The trainer's HTTP face: what `Live` and the exporter know, for people, scripts and Prometheus.
 
 It reads, and neither waits for the run nor the run for it. Whoever has the run's token may ask for more: a checkpoint, a pause,
 the run's end (`trainer/server/control_routes.py`); without a token there is no such route. `docs/status.md` describes the answers.

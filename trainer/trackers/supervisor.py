@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.metrics.catalogue.watching import TRACKER_DROPPED, TRACKER_UP, WATCH_SECONDS
-from trainer.metrics.exporter import Reading, Recorder
+from trainer.metrics.exporter import Exporter, MetricSample
 from trainer.record.reader import Place, lines_behind, place_of
 
 log = logging.getLogger(__name__)
@@ -39,12 +39,12 @@ LOOK_SECONDS = 1.0
 class Trackers:
     """The processes of one attempt. `warn` takes a sentence for people; `start` and `stop` never raise."""
 
-    def __init__(self, folder: Path, names: Sequence[str], recorder: Recorder, warn: Callable[[str], None]) -> None:
-        self._children = [Child(name, folder, recorder, warn) for name in dict.fromkeys(names)]
-        self._recorder = recorder
+    def __init__(self, folder: Path, names: Sequence[str], exporter: Exporter, warn: Callable[[str], None]) -> None:
+        self._children = [Child(name, folder, exporter, warn) for name in dict.fromkeys(names)]
+        self._exporter = exporter
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._mind, name="trackers", daemon=True)
-        recorder.read_from(self._readings)
+        exporter.register(self._samples)
 
     def start(self) -> None:
         if self._children:
@@ -74,13 +74,13 @@ class Trackers:
                         child.ended()
                 self._look_after([key.data for key in selector.get_map().values()])
                 now = time.thread_time()
-                self._recorder.add(WATCH_SECONDS, now - spent, "trackers")
+                self._exporter.add(WATCH_SECONDS, now - spent, "trackers")
                 spent = now
 
-    def _readings(self) -> Iterator[Reading]:
+    def _samples(self) -> Iterator[MetricSample]:
         for child in self._children:
-            yield Reading(TRACKER_UP, float(child.up), (child.name,))
-            yield Reading(TRACKER_DROPPED, child.dropped, (child.name,))
+            yield MetricSample(TRACKER_UP, float(child.up), (child.name,))
+            yield MetricSample(TRACKER_DROPPED, child.dropped, (child.name,))
 
     def _look_after(self, living: list[Child]) -> None:
         late = self._deadline is not None and time.monotonic() > self._deadline
@@ -94,13 +94,13 @@ class Trackers:
 class Child:
     """One process. `start` and `tell_end` are called by whoever runs the trackers, the rest by their thread."""
 
-    def __init__(self, name: str, folder: Path, recorder: Recorder, warn: Callable[[str], None]) -> None:
+    def __init__(self, name: str, folder: Path, exporter: Exporter, warn: Callable[[str], None]) -> None:
         self.name = name
         self.up = False
         """Whether it takes the run's numbers."""
         self.dropped = 0
         """Lines of the record that it did not take, known once it has ended."""
-        self._folder, self._recorder, self._warn = folder, recorder, warn
+        self._folder, self._exporter, self._warn = folder, exporter, warn
         self._process: subprocess.Popen[bytes] | None = None
         self._heard = time.monotonic()
         self._said = b""
@@ -192,7 +192,7 @@ class Child:
         self._failure = report.get("failed", self._failure)
         self._done = self._done or report.get("done", False)
         self.up = not self._failure
-        self._recorder.add(WATCH_SECONDS, max(0.0, report["cpu_seconds"] - self._cpu_seconds), "trackers")
+        self._exporter.add(WATCH_SECONDS, max(0.0, report["cpu_seconds"] - self._cpu_seconds), "trackers")
         self._cpu_seconds = max(self._cpu_seconds, report["cpu_seconds"])
         if report.get("notice"):
             self._warn(f"{report['notice']}.")
