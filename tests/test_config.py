@@ -5,13 +5,14 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from tests.support.sources import ROOT, tree
-from trainer.config import DatasetConfig, LossConfig, TrainConfig
+from trainer.config import DatasetConfig, LossConfig, Objective, TrainConfig
 from trainer.errors import ConfigError, flag_of, require
+from trainer.record.format import LOSS_UNITS
 
 ENOUGH = 55  # watching by others (token, announcing, lingering, GPUs, trackers) brought five; more than this and some should go
 
@@ -233,3 +234,7 @@ def test_template_arguments_are_json_or_bare_words(word: str, value: Any) -> Non
 def test_a_resumed_run_begins_with_nothing_but_its_checkpoint() -> None:
     with pytest.raises(ConfigError, match=r"^--from must be left out with --resume"):
         TrainConfig(target="tiny", data="demo", resume="a", warm_start="b")
+
+
+def test_every_objective_has_a_unit_for_its_loss() -> None:
+    assert set(LOSS_UNITS) == set(get_args(Objective))

@@ -101,11 +101,11 @@ def wind_up(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured,
     live.phase("writing the last checkpoint")
     keeper.save_last()
     live.phase("measuring acceptance")
-    evaluator.measure_last(learner.place.step, learner.drafter, give_up=control.is_stopping)
+    evaluator.measure_last(learner.train_state.step, learner.drafter, give_up=control.is_stopping)
 
 
 def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
-    step = learner.place.step
+    step = learner.train_state.step
     if interrupted and step == 0:
         return "Stopped as asked before the first step: there is nothing to go on from."
     if interrupted:

@@ -91,7 +91,7 @@ def test_a_run_that_has_reached_its_end_is_not_trained_again(tmp_path: Path) -> 
 
 def test_its_end_is_known_by_the_words_that_training_ends_with() -> None:
     run = SimpleNamespace(checkpoints=Path("/runs/demo/checkpoints"), folder=Path("/runs/demo"))
-    learner = SimpleNamespace(place=SimpleNamespace(step=7))
+    learner = SimpleNamespace(train_state=SimpleNamespace(step=7))
     assert train.last_words(run, learner, interrupted=False).startswith("Finished ")
     assert not train.last_words(run, learner, interrupted=True).startswith("Finished ")
 

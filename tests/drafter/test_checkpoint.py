@@ -29,7 +29,7 @@ from trainer.drafter.checkpoint import (
     FILES,
     MANIFEST,
     BrokenCheckpointError,
-    Place,
+    TrainState,
     folder_bytes,
     list_checkpoints,
     newest_checkpoint,
@@ -41,15 +41,15 @@ from trainer.drafter.optimizer import Optimizer
 FACTS = {"target": "tiny", "layer_ids": [0, 2]}
 
 
-def place(step: int) -> Place:
-    return Place(
+def train_state(step: int) -> TrainState:
+    return TrainState(
         step=step, next_seq=2 * step, epoch=1, position=7, context_tokens=10 * step, draft_tokens=160 * step, samples=3 * step
     )
 
 
 def write(root: Path, step: int, keep: int = 9, value: float | None = None) -> Path:
     weights = {"layer.weight": torch.full((3, 4), float(step if value is None else value)), "norm": torch.ones(4)}
-    return write_checkpoint(root, place(step), weights, {"state": {0: {"step": torch.tensor(step)}}}, FACTS, keep)
+    return write_checkpoint(root, train_state(step), weights, {"state": {0: {"step": torch.tensor(step)}}}, FACTS, keep)
 
 
 def steps(root: Path) -> list[int]:
@@ -59,8 +59,8 @@ def steps(root: Path) -> list[int]:
 def newest_step(root: Path) -> int:
     found, _ = newest_checkpoint(root)
     assert found is not None
-    assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), float(found.place.step))), "not of one piece"
-    return found.place.step
+    assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), float(found.train_state.step))), "not of one piece"
+    return found.train_state.step
 
 
 def latest(root: Path) -> str:
@@ -78,7 +78,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "made" / "here", 12)
     found = read_checkpoint(path)
     assert path.name == "step-000000012"
-    assert (found.path, found.place, found.facts) == (path, place(12), FACTS)
+    assert (found.path, found.train_state, found.facts) == (path, train_state(12), FACTS)
     assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), 12.0))
     assert found.optimizer["state"][0]["step"] == 12
     assert latest(path.parent) == path.name
@@ -89,7 +89,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
 
 def test_weights_that_are_views_are_written(tmp_path: Path) -> None:
     table = torch.arange(12.0).reshape(3, 4)
-    path = write_checkpoint(tmp_path, place(1), {"turned": table.T}, {}, {}, keep=1)
+    path = write_checkpoint(tmp_path, train_state(1), {"turned": table.T}, {}, {}, keep=1)
     assert torch.equal(read_checkpoint(path).weights["turned"], table.T)
 
 
@@ -109,7 +109,7 @@ def test_the_step_after_a_resume_is_the_same_bit_for_bit(tmp_path: Path) -> None
     model, optimizer = model_and_optimizer(seed=0)
     for number in range(1, 4):
         take_step(model, optimizer, number)
-    found = read_checkpoint(write_checkpoint(tmp_path, place(3), model.state_dict(), optimizer.state_dict(), FACTS, keep=1))
+    found = read_checkpoint(write_checkpoint(tmp_path, train_state(3), model.state_dict(), optimizer.state_dict(), FACTS, keep=1))
     again, optimizer_again = model_and_optimizer(seed=1)
     again.load_state_dict(found.weights)
     optimizer_again.load_state_dict(found.optimizer)
@@ -169,7 +169,7 @@ def test_a_broken_one_is_refused_by_name_and_the_one_before_used(tmp_path: Path,
         read_checkpoint(broken)
     found, refused = newest_checkpoint(tmp_path)
     assert found is not None
-    assert found.place.step == 1
+    assert found.train_state.step == 1
     assert len(refused) == 1
     assert str(broken) in refused[0]
 
@@ -282,7 +282,7 @@ def write_to_a_full_disk(root: Path, told: Connection) -> None:
     big, small = torch.zeros(100_000), torch.zeros(1)
     for weights, optimizer in ((big, small), (small, big)):
         try:
-            write_checkpoint(root, place(1), {"w": weights}, {"m": optimizer}, FACTS, keep=1)
+            write_checkpoint(root, train_state(1), {"w": weights}, {"m": optimizer}, FACTS, keep=1)
         except OSError as error:
             told.send(str(error))
 
@@ -304,7 +304,7 @@ def write_for_ever(root: Path, told: Connection) -> None:
     while True:
         step += 1
         weights["layer.weight"].fill_(step)
-        write_checkpoint(root, place(step), weights, {"m": torch.zeros(300_000)}, FACTS, keep=2)
+        write_checkpoint(root, train_state(step), weights, {"m": torch.zeros(300_000)}, FACTS, keep=2)
         told.send(step)
 
 
@@ -323,7 +323,7 @@ def test_a_writer_killed_at_any_moment_leaves_a_whole_one(tmp_path: Path) -> Non
             while True:
                 step = hears.recv()
         assert newest_step(tmp_path) >= step
-        assert read_checkpoint(tmp_path / latest(tmp_path)).place.step >= step
+        assert read_checkpoint(tmp_path / latest(tmp_path)).train_state.step >= step
         left += len(leftovers(tmp_path))
     assert left, "no writer was killed while it wrote: kill more of them"
     write(tmp_path, 10**6)

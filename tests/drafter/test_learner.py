@@ -180,24 +180,22 @@ def test_a_run_of_one_step_learns() -> None:
     assert not torch.equal(weights_of(learner)["fc.weight"], before["fc.weight"])
 
 
-def test_counters_and_place_follow_every_step() -> None:
+def test_the_train_state_moves_with_steps() -> None:
     learner = learner_for(config_of(accumulate=2))
     batches = batches_of(5)
-    places = []
+    states = []
     for batch in batches:
         train(learner, [batch])
-        places.append(learner.place)
-    assert [place.step for place in places] == [0, 1, 1, 2, 2], (
-        "the place moves with steps: what is not in a step yet is read again"
-    )
-    assert [place.next_seq for place in places] == [0, 2, 2, 4, 4]
-    assert [place.position for place in places] == [0, 4, 4, 8, 8]
-    assert [place.context_tokens for place in places] == [0, 70, 70, 140, 140]
-    assert places[3].draft_tokens == 4 * 6 * 8
-    assert places[3].samples == 8
+        states.append(learner.train_state)
+    assert [state.step for state in states] == [0, 1, 1, 2, 2], "a batch that is in no step yet is read again"
+    assert [state.next_seq for state in states] == [0, 2, 2, 4, 4]
+    assert [state.position for state in states] == [0, 4, 4, 8, 8]
+    assert [state.context_tokens for state in states] == [0, 70, 70, 140, 140]
+    assert states[3].draft_tokens == 4 * 6 * 8
+    assert states[3].samples == 8
     outcome = learner.finish()
     assert outcome is not None
-    assert (learner.place.step, learner.place.next_seq, learner.place.samples) == (3, 5, 10)
+    assert (learner.train_state.step, learner.train_state.next_seq, learner.train_state.samples) == (3, 5, 10)
     assert learner.progress == 1, "whatever the last conversations were: the data is used up"
     assert learner.finish() is None
 
@@ -240,14 +238,14 @@ def test_six_steps_a_restore_and_six_more_are_twelve_bit_for_bit(tmp_path: Path)
 
     stopped = learner_for(config_of(accumulate=2, max_steps=12))
     train(stopped, batches[:13])  # one batch more than six steps: what is not in a step is read again
-    written = write_checkpoint(tmp_path, stopped.place, *stopped.state(), facts={}, keep=1)
+    written = write_checkpoint(tmp_path, stopped.train_state, *stopped.state(), facts={}, keep=1)
 
     resumed = learner_for(config_of(accumulate=2, max_steps=12), first_weights=9)
     resumed.restore(read_checkpoint(written))
-    assert resumed.place.next_seq == 12
-    outcomes = train(resumed, batches[resumed.place.next_seq :])
+    assert resumed.train_state.next_seq == 12
+    outcomes = train(resumed, batches[resumed.train_state.next_seq :])
     assert [outcome.facts.step for outcome in outcomes] == [7, 8, 9, 10, 11, 12]
-    assert resumed.place == straight.place
+    assert resumed.train_state == straight.train_state
     assert_identical(weights_of(resumed), weights_of(straight))
     assert repr(resumed.state()[1]) == repr(straight.state()[1])
 

@@ -51,13 +51,13 @@ def nan_losses(monkeypatch: pytest.MonkeyPatch) -> set[int]:
 
 def assert_skipped(learner: Learner, bad: FeatureBatch, reason: str) -> None:
     """The step over `bad` is left out, for that reason, and nothing of it stays."""
-    before, optimizer_before, place = weights_of(learner), repr(learner.state()[1]), learner.place
+    before, optimizer_before, state_before = weights_of(learner), repr(learner.state()[1]), learner.train_state
     outcome = learner.learn(bad)
     assert outcome is not None
     assert outcome.skipped == reason
     assert outcome.facts.learning_rate == 0
-    assert learner.place.step == place.step + 1
-    assert learner.place.next_seq == bad.seq + 1
+    assert learner.train_state.step == state_before.step + 1
+    assert learner.train_state.next_seq == bad.seq + 1
     assert_identical(weights_of(learner), before)
     assert repr(learner.state()[1]) == optimizer_before
     assert all(weight.grad is None for weight in learner.drafter.parameters())
@@ -80,7 +80,7 @@ def test_features_that_are_not_finite_leave_the_weights_alone(value: float) -> N
     train(learner, [first])
     assert_skipped(learner, spoilt(second, value), "non_finite_features")
     train(without, [first])
-    without.place = without._pending = learner.place  # as if it had seen the second
+    without.train_state = without._pending = learner.train_state  # as if it had seen the second
     assert train(learner, [third])[0].skipped == ""
     train(without, [third])
     assert_identical(weights_of(learner), weights_of(without))

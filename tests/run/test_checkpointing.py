@@ -19,17 +19,17 @@ from trainer.run.folder import Run
 
 class FakeLearner:
     def __init__(self) -> None:
-        self.place = START
+        self.train_state = START
         self.restored: Checkpoint | None = None
 
     def at(self, step: int) -> None:
-        self.place = dataclasses.replace(START, step=step, next_seq=2 * step)
+        self.train_state = dataclasses.replace(START, step=step, next_seq=2 * step)
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        return {"w": torch.full((2,), float(self.place.step))}, {"steps": self.place.step}
+        return {"w": torch.full((2,), float(self.train_state.step))}, {"steps": self.train_state.step}
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        self.restored, self.place = checkpoint, checkpoint.place
+        self.restored, self.train_state = checkpoint, checkpoint.train_state
 
 
 class FakeLive:
@@ -114,7 +114,7 @@ def test_a_checkpoint_holds_the_learner_and_what_it_fits_and_is_told_of(tmp_path
     assert list_checkpoints(kept.run.checkpoints) == [path], "keep is the config's"
     checkpoint = read_checkpoint(path)
     assert checkpoint.weights["w"].tolist() == [4, 4]
-    assert (checkpoint.optimizer, checkpoint.place) == ({"steps": 4}, kept.learner.place)
+    assert (checkpoint.optimizer, checkpoint.train_state) == ({"steps": 4}, kept.learner.train_state)
     assert checkpoint.facts["identity"] == {"seed": 0}
     assert checkpoint.facts["config"]["checkpoint"] == {"every": 2, "keep": 1}
     assert Qwen3Config.from_dict(checkpoint.facts["drafter"]).to_dict() == drafter_config().to_dict()

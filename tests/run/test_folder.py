@@ -57,8 +57,8 @@ def make(plan: Plan, runs: Path, name: str = "one", **changes: Any) -> Path:
 
 def save(folder: Path, plan: Plan, step: int, **facts: Any) -> Path:
     known = {"identity": plan.identity(), "config": {"seed": plan.config.seed}, **facts}
-    place = replace(START, step=step, next_seq=step, position=step, samples=step)
-    return write_checkpoint(folder / "checkpoints", place, {"w": torch.zeros(2)}, {}, known, keep=9)
+    train_state = replace(START, step=step, next_seq=step, position=step, samples=step)
+    return write_checkpoint(folder / "checkpoints", train_state, {"w": torch.zeros(2)}, {}, known, keep=9)
 
 
 @contextmanager
@@ -126,6 +126,7 @@ def test_what_a_run_says_of_itself(plan: Plan, monkeypatch: pytest.MonkeyPatch) 
     facts = run_facts("one", datetime.datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC), ["train"], plan)
     assert (facts["schema"], facts["started_at"]) == (1, "2030-01-02T03:04:05+00:00")
     assert (facts["command"], facts["git_commit"], facts["pid"], facts["max_steps"]) == (["train"], "0f3c", os.getpid(), None)
+    assert facts["loss_unit"] == "nats per draft token"
     assert facts["devices"] == [{"index": None, "name": "CPU", "kind": "cpu"}], "each device once"
     assert facts["config"]["drafter"]["block_size"] == facts["drafter"]["block_size"] == 16
     assert facts["target"]["precision"] == "float32"

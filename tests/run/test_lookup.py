@@ -67,8 +67,8 @@ def test_the_config_is_that_of_the_newest_checkpoint_else_of_the_first_attempt(r
     folder = entry(runs, "one", seed=4)
     assert config_of(folder) == {"seed": 4}
     for step in (5, 9):
-        place = replace(START, step=step)
-        write_checkpoint(folder / "checkpoints", place, {"w": torch.zeros(2)}, {}, {"config": {"seed": step}}, keep=9)
+        train_state = replace(START, step=step)
+        write_checkpoint(folder / "checkpoints", train_state, {"w": torch.zeros(2)}, {}, {"config": {"seed": step}}, keep=9)
     assert config_of(folder) == {"seed": 9}
     (folder / "checkpoints" / "latest").write_text("step-000000005\n")
     assert config_of(folder) == {"seed": 5}, "step 9 is of an attempt that a resume overtook"

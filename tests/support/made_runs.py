@@ -61,8 +61,8 @@ def make_run(
     told = facts_of(drafter, name)
     (run / "run.json").write_text(json.dumps({**told["run"], "config": told["config"]}))
     for step in steps:
-        place = dataclasses.replace(START, step=step, next_seq=step)
-        write_checkpoint(run / "checkpoints", place, weights_at(drafter, step), {}, facts, keep=9)
+        train_state = dataclasses.replace(START, step=step, next_seq=step)
+        write_checkpoint(run / "checkpoints", train_state, weights_at(drafter, step), {}, facts, keep=9)
     return run
 
 

@@ -31,32 +31,42 @@ class BrokenCheckpointError(ValueError):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
-    """How far a run is: everything that a resume needs beside the weights."""
+class TrainState:
+    """How far a run is: everything that a resume needs beside the weights and the optimizer's moments. `START` is its zero."""
 
     step: int
+    """Optimizer steps taken, skipped updates included."""
     next_seq: int
+    """Number of the first batch that no step has used."""
     epoch: int
+    """Complete visits of the data; with `position` it says where reading resumes (`data.batches.Cursor`)."""
     position: int
+    """First conversation of the current visit that no step has used."""
     context_tokens: int
+    """Context tokens, draft tokens and samples that the steps used, over all attempts of the run."""
     draft_tokens: int
     samples: int
 
 
-START = Place(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, draft_tokens=0, samples=0)
+START = TrainState(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, draft_tokens=0, samples=0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
     path: Path
-    place: Place
+    train_state: TrainState
     facts: dict[str, Any]
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
 
 
 def write_checkpoint(
-    root: Path, place: Place, weights: dict[str, torch.Tensor], optimizer: dict[str, Any], facts: dict[str, Any], keep: int
+    root: Path,
+    train_state: TrainState,
+    weights: dict[str, torch.Tensor],
+    optimizer: dict[str, Any],
+    facts: dict[str, Any],
+    keep: int,
 ) -> Path:
     """Write a checkpoint under `root`, point `latest` to it, then remove all but the newest `keep`. Raises `OSError`.
 
@@ -64,12 +74,13 @@ def write_checkpoint(
     """
     root.mkdir(parents=True, exist_ok=True)
     _sweep(root)
-    final = checkpoint_folder(root, place.step)
+    final = checkpoint_folder(root, train_state.step)
     partial = root / f"{final.name}.tmp.{os.getpid()}"
     partial.mkdir()
     try:
         _write_tensors(partial, weights, optimizer)
-        (partial / "state.json").write_text(json.dumps({"format": FORMAT, "place": asdict(place), "facts": facts}, indent=1))
+        state = {"format": FORMAT, "place": asdict(train_state), "facts": facts}  # its name on disk is that of format 1
+        (partial / "state.json").write_text(json.dumps(state, indent=1))
         _seal(partial)
         _put_in_place(partial, final)
     except BaseException:
@@ -104,7 +115,7 @@ def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
             raise ValueError(f"its format is {state['format']}, and this Draftscope reads {FORMAT}")
         return Checkpoint(
             path=path,
-            place=Place(**state["place"]),
+            train_state=TrainState(**state["place"]),
             facts=state["facts"],
             weights=load_file(path / "drafter.safetensors"),
             optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True) if with_optimizer else {},

@@ -17,7 +17,7 @@ import torch
 from trainer.config import TrainConfig
 from trainer.devices import name_of
 from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
-from trainer.drafter.checkpoint import START, Checkpoint, Place
+from trainer.drafter.checkpoint import START, Checkpoint, TrainState
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
 from trainer.drafter.optimizer import Optimizer
@@ -45,7 +45,7 @@ class Learner:
 
     def __init__(self, drafter: Drafter, target: TargetWeights, config: TrainConfig, conversations: int, *, autocast: bool) -> None:
         self.drafter = drafter
-        self.place = START
+        self.train_state = START
         self._target = target
         self._config = config
         self._conversations = conversations
@@ -53,25 +53,25 @@ class Learner:
         self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False)
         self._optimizer = Optimizer(drafter, config.optimizer)
         self._numbers: list[torch.Tensor] = []
-        self._pending = self.place
+        self._pending = self.train_state
         self._skips: list[str] = []
         self._last_step = time.monotonic()
 
     @property
     def progress(self) -> float:
         """How much of the run is done, 0 to 1: by steps or by visits of the data, whichever is further."""
-        return self._progress_at(self.place)
+        return self._progress_at(self.train_state)
 
     @property
     def is_done(self) -> bool:
         """Whether the last step has been taken; otherwise the data's end decides."""
-        return self._config.max_steps is not None and self.place.step >= self._config.max_steps
+        return self._config.max_steps is not None and self.train_state.step >= self._config.max_steps
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Go on from a checkpoint of the same run."""
         self.drafter.load_state_dict(checkpoint.weights)
         self._optimizer.load_state_dict(checkpoint.optimizer)
-        self.place = self._pending = checkpoint.place
+        self.train_state = self._pending = checkpoint.train_state
 
     @contextlib.contextmanager
     def resting(self) -> Iterator[None]:
@@ -116,7 +116,7 @@ class Learner:
         self._pending = replace(self._pending, epoch=self._config.batches.epochs, position=0)
         if self._numbers:
             return self._step()
-        self.place = self._pending
+        self.train_state = self._pending
         return None
 
     def raise_if_diverged(self) -> None:
@@ -144,7 +144,7 @@ class Learner:
         loss_sum, weight, *counts, broken, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
         self._numbers = []
         before = self.progress
-        self.place = self._pending = replace(self._pending, step=self.place.step + 1)
+        self.train_state = self._pending = replace(self._pending, step=self.train_state.step + 1)
         skipped = _why_skip(broken, weight, loss_sum, grad_norm)
         if skipped:
             self._optimizer.forget()
@@ -161,27 +161,27 @@ class Learner:
         positions = self._config.drafter.block_size - 1
         hit, asked, kept, at_risk = (counts[start : start + positions] for start in range(0, 4 * positions, positions))
         return StepLine(
-            step=self.place.step,
-            seq=self.place.next_seq - 1,
-            epoch=self._visits(self.place),
+            step=self.train_state.step,
+            seq=self.train_state.next_seq - 1,
+            epoch=self._visits(self.train_state),
             progress_ratio=self.progress,
             loss=loss,
             learning_rate=rate,
             grad_norm=grad_norm,
             position_accuracy=tuple(right / all_ if all_ else None for right, all_ in zip(hit, asked, strict=True)),
             estimated_acceptance_length=estimated_acceptance_length(kept, at_risk),
-            context_tokens=self.place.context_tokens,
-            draft_tokens=self.place.draft_tokens,
-            samples=self.place.samples,
+            context_tokens=self.train_state.context_tokens,
+            draft_tokens=self.train_state.draft_tokens,
+            samples=self.train_state.samples,
             step_seconds=seconds,
         )
 
-    def _visits(self, place: Place) -> float:
-        return place.epoch + place.position / self._conversations
+    def _visits(self, train_state: TrainState) -> float:
+        return train_state.epoch + train_state.position / self._conversations
 
-    def _progress_at(self, place: Place) -> float:
-        by_data = self._visits(place) / self._config.batches.epochs
-        by_steps = place.step / self._config.max_steps if self._config.max_steps else 0.0
+    def _progress_at(self, train_state: TrainState) -> float:
+        by_data = self._visits(train_state) / self._config.batches.epochs
+        by_steps = train_state.step / self._config.max_steps if self._config.max_steps else 0.0
         return min(1.0, max(by_data, by_steps))
 
 

@@ -127,7 +127,7 @@ def _newest(run: Path) -> Checkpoint:
         broken = f" ({'; '.join(refused)})" if refused else ""
         raise ConfigError(f"run {run.name!r} has no whole checkpoint{broken}: let it train until it writes one")
     for sentence in refused:
-        log.warning("%s; step %s is taken instead.", sentence, f"{checkpoint.place.step:,}")
+        log.warning("%s; step %s is taken instead.", sentence, f"{checkpoint.train_state.step:,}")
     return checkpoint
 
 
@@ -146,7 +146,7 @@ def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
         drafter=drafter_with(_architecture(checkpoint), checkpoint.weights, checkpoint.path),
         path=checkpoint.path,
         target=identity.get("target"),
-        step=checkpoint.place.step,
+        step=checkpoint.train_state.step,
         facts=TrainingFacts(
             run=run.get("id"),
             command=shlex.join(run["command"]) if run.get("command") else None,
@@ -159,7 +159,7 @@ def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
             versions=dict(run.get("versions") or {}),
             began_with=run.get("from"),
         ),
-        measured=_newest_measured(checkpoint.path.parent.parent / EVENTS, checkpoint.place.step),
+        measured=_newest_measured(checkpoint.path.parent.parent / EVENTS, checkpoint.train_state.step),
     )
 
 

@@ -90,6 +90,14 @@ def evaluation_of(event: Mapping[str, Any]) -> EvaluationLine | None:
         return None
 
 
+LOSS_UNITS: Final[Mapping[str, str]] = {
+    "cross_entropy": "nats per draft token",
+    "dpace": "nats per block",
+    "distillation": "nats per draft token",
+}
+"""What the loss of each `loss.objective` is divided by. Losses of different units cannot be compared."""
+
+
 STEPS: Final = "steps.jsonl"
 
 

@@ -45,34 +45,34 @@ class Keeper:
         """Put the learner where the run's checkpoint left it, if the run goes on from one."""
         if self._run.checkpoint is not None:
             self._learner.restore(read_checkpoint(self._run.checkpoint))
-            self._saved_step = self._learner.place.step
+            self._saved_step = self._learner.train_state.step
 
     def save_if_due(self) -> None:
         every = self._config.every
-        if every and self._learner.place.step % every == 0:
+        if every and self._learner.train_state.step % every == 0:
             self.save()
 
     def save_last(self) -> None:
         """Write the checkpoint that a run ends with. Raises `UnsavedError` where that fails."""
         self.save()
-        if self._saved_step != self._learner.place.step:
+        if self._saved_step != self._learner.train_state.step:
             kept = f"the newest one, to --resume from, is of step {self._saved_step:,}" if self._saved_step else "there is none"
-            last = f"the checkpoint of the last step, {self._learner.place.step:,}, could not be written"
+            last = f"the checkpoint of the last step, {self._learner.train_state.step:,}, could not be written"
             raise UnsavedError(f"{last} ({self._trouble}), and {kept}; make room first")
 
     def save(self) -> None:
         """Write a checkpoint now, unless this step has one."""
-        place = self._learner.place
-        if place.step == self._saved_step:
+        train_state = self._learner.train_state
+        if train_state.step == self._saved_step:
             return
         began = time.monotonic()
         weights, optimizer = self._learner.state()
         try:
-            path = write_checkpoint(self._run.checkpoints, place, weights, optimizer, self._facts, self._config.keep)
+            path = write_checkpoint(self._run.checkpoints, train_state, weights, optimizer, self._facts, self._config.keep)
             size = folder_bytes(path)
         except OSError as error:
             self._trouble = error.strerror or str(error)
-            self._live.checkpoint_failed(f"The checkpoint of step {place.step:,} could not be written: {error}.")
+            self._live.checkpoint_failed(f"The checkpoint of step {train_state.step:,} could not be written: {error}.")
             return
-        self._saved_step = place.step
-        self._live.checkpointed(place.step, str(path), size, time.monotonic() - began)
+        self._saved_step = train_state.step
+        self._live.checkpointed(train_state.step, str(path), size, time.monotonic() - began)

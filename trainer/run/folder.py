@@ -15,10 +15,11 @@ from typing import Any
 
 from trainer.config import TrainConfig
 from trainer.devices import name_of
-from trainer.drafter.checkpoint import START, Place, newest_checkpoint
+from trainer.drafter.checkpoint import START, TrainState, newest_checkpoint
 from trainer.errors import ConfigError
 from trainer.files import alone_in
 from trainer.record.environment import git_commit, versions
+from trainer.record.format import LOSS_UNITS
 from trainer.record.reader import next_attempt
 from trainer.record.redact import redact_words
 from trainer.record.writer import write_run_json
@@ -34,7 +35,7 @@ class Run:
     facts: dict[str, Any]
     """As in `run.json`, with what this attempt says anew."""
     attempt: int = 0
-    start: Place = START
+    start: TrainState = START
     """Where this attempt begins."""
     checkpoint: Path | None = None
     """What it goes on from."""
@@ -93,14 +94,14 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
             )
     last = plan.config.max_steps
-    if last is not None and checkpoint.place.step >= last:
-        raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.place.step:,} steps: give more with --max-steps")
-    passed_over = [f"{sentence}; this run goes on from step {checkpoint.place.step} instead" for sentence in refused]
+    if last is not None and checkpoint.train_state.step >= last:
+        raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.train_state.step:,} steps: give more with --max-steps")
+    passed_over = [f"{sentence}; this run goes on from step {checkpoint.train_state.step} instead" for sentence in refused]
     return Run(
         folder=folder,
         facts={**read_facts(folder), **attempt_facts(plan, command)},
         attempt=next_attempt(folder),
-        start=checkpoint.place,
+        start=checkpoint.train_state,
         checkpoint=checkpoint.path,
         warnings=(*warnings, *passed_over, *_noted(plan)),
     )
@@ -152,5 +153,6 @@ def attempt_facts(plan: Plan, command: list[str]) -> dict[str, Any]:
         "versions": versions(),
         "config": dataclasses.asdict(plan.config),
         "max_steps": plan.config.max_steps,
+        "loss_unit": LOSS_UNITS[plan.config.loss.objective],
         "devices": plan.placement.describe(),
     }
