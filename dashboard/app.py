@@ -125,7 +125,7 @@ def _add_data(app: FastAPI) -> None:
     @app.get("/api/runs/{run_id}/series")
     def show_series(
         run: OpenedRun,
-        metric: Annotated[str, Query(description="column names with commas between; or `steps` or `samples` for all of a file")],
+        metric: Annotated[str, Query(description="column names with commas between; or `steps` or `telemetry` for all of a file")],
         x: Annotated[str, Query(pattern="^(step|tokens|time)$")] = "step",
         low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
         high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
@@ -170,10 +170,10 @@ def _add_stream(app: FastAPI) -> None:
         request: Request,
         cursor: str = "0:0:0",
         width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
-        sample_width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
+        telemetry_width: Annotated[int, Query(ge=1, le=1 << 40)] = 1,
     ) -> AsyncIterator[ServerSentEvent]:
         at = Cursor.parse(request.headers.get("last-event-id")) or Cursor.parse(cursor) or Cursor()
-        widths = {"steps": width, "samples": sample_width}
+        widths = {"steps": width, "telemetry": telemetry_width}
         seen = -1
         while not runs.closing.is_set() and not run.replaced:
             if seen == run.version:

@@ -27,7 +27,7 @@ from trainer.metrics.catalogue.training import (
 )
 from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY
 
-Source = Literal["steps", "samples"]
+Source = Literal["steps", "telemetry"]
 LEFT_OUT = (STEP_SECONDS.column,)  # steps/s says the same, smoother
 
 
@@ -88,7 +88,7 @@ CHARTS = (
     _chart(
         TOKENS,
         id="throughput",
-        source="samples",
+        source="telemetry",
         draw="throughput",
         title="Throughput",
         axis="tokens per second",
@@ -97,7 +97,7 @@ CHARTS = (
     _chart(
         QUEUE_ITEMS,
         id="queues",
-        source="samples",
+        source="telemetry",
         draw="queues",
         title="Queue fill",
         axis="fill (%), by items or bytes, whichever is nearer its limit",
@@ -105,7 +105,7 @@ CHARTS = (
     _chart(
         STAGE_SECONDS,
         id="shares",
-        source="samples",
+        source="telemetry",
         draw="shares",
         title="Stage shares",
         axis="share of thread time (%)",
@@ -113,7 +113,7 @@ CHARTS = (
     _chart(
         PROCESS_CPU,
         id="process",
-        source="samples",
+        source="telemetry",
         draw="process",
         title="The trainer's process",
         axis="CPU cores in use",
@@ -132,7 +132,7 @@ CHARTS = (
     _chart(
         GPU_KERNEL_ACTIVE,
         id="devices",
-        source="samples",
+        source="telemetry",
         draw="devices",
         title="GPUs",
         axis="kernels (%)",
@@ -146,7 +146,7 @@ BANDED = tuple(chart.banded for chart in CHARTS if chart.banded)
 
 def names_of(source: str, columns: Sequence[str]) -> list[str]:
     """The columns of a table that some chart draws."""
-    return [name for name in columns if source == "samples" or name not in LEFT_OUT]
+    return [name for name in columns if source == "telemetry" or name not in LEFT_OUT]
 
 
 def described() -> dict[str, Any]:

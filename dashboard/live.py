@@ -1,6 +1,6 @@
 """What is new in a run since a cursor, small enough for one message to a browser.
 
-A cursor is the number of rows that the browser has of each file, `steps:samples:events`. The answer holds every bucket that has
+A cursor is the number of rows that the browser has of each file, `steps:telemetry:events`. The answer holds every bucket that has
 gained a row since; the browser puts them in the place of its own buckets from the first new `start` on.
 """
 
@@ -22,11 +22,11 @@ GIVE_UP_AFTER = 400  # buckets behind: reading the chart anew is cheaper than ca
 @dataclass(frozen=True)
 class Cursor:
     steps: int = 0
-    samples: int = 0
+    telemetry: int = 0
     events: int = 0
 
     def __str__(self) -> str:
-        return f"{self.steps}:{self.samples}:{self.events}"
+        return f"{self.steps}:{self.telemetry}:{self.events}"
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor | None:
@@ -45,17 +45,17 @@ class Tick:
 
 
 def tick(run: Run, cursor: Cursor, widths: dict[str, int]) -> Tick:
-    """What is new since `cursor`, in buckets of the widths that the browser draws (`steps`, `samples`)."""
+    """What is new since `cursor`, in buckets of the widths that the browser draws (`steps`, `telemetry`)."""
     with run.lock:
         message: dict[str, Any] = {"head": run.head()}
         reached = {}
-        for source in ("steps", "samples"):
+        for source in ("steps", "telemetry"):
             message[source], reached[source] = _new_buckets(run, source, cursor, widths[source])
         waiting = run.events_from(cursor.events)
         message["events"] = waiting[:EVENTS_PER_TICK]
         message["evaluations"] = points_of(message["events"])
-        after = Cursor(reached["steps"], reached["samples"], run.events_seen - len(waiting[EVENTS_PER_TICK:]))
-        more = not run.first_look and after != Cursor(len(run.steps), len(run.samples), run.events_seen)
+        after = Cursor(reached["steps"], reached["telemetry"], run.events_seen - len(waiting[EVENTS_PER_TICK:]))
+        more = not run.first_look and after != Cursor(len(run.steps), len(run.telemetry), run.events_seen)
     return Tick(message, after, more and after != cursor)
 
 

@@ -10,7 +10,7 @@ from dashboard.record.series import Request, choose_width, rows_between, series
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """run.json, the newest sample and step, the last events, and the state of it all."""
+    """run.json, the newest step and telemetry tick, the last events, and the state of it all."""
     with run.lock:
         return {
             "id": run.folder.name,
@@ -26,9 +26,9 @@ def summary(run: Run) -> dict[str, Any]:
 def range_series(run: Run, metric: str, x: str, low: float | None, high: float | None) -> dict[str, Any]:
     """One or more columns between two values of the x axis, as fine as 2000 buckets can show them.
 
-    `metric` is `steps` or `samples` for every column of that file. Raises KeyError with a sentence for a column in neither file.
+    `metric` is `steps` or `telemetry` for every column of that file. Raises KeyError with a sentence for a column in neither file.
     """
-    if metric in ("steps", "samples") and low is None and high is None:
+    if metric in ("steps", "telemetry") and low is None and high is None:
         return live.whole(run, metric)
     with run.lock:
         source, names = _columns(run, metric)
@@ -42,15 +42,15 @@ def range_series(run: Run, metric: str, x: str, low: float | None, high: float |
 
 def _columns(run: Run, metric: str) -> tuple[str, list[str] | None]:
     """The file that holds the columns, and their names; None for all that the page draws."""
-    if metric in ("steps", "samples"):
+    if metric in ("steps", "telemetry"):
         return metric, None
     names = metric.split(",")
-    for source in ("steps", "samples"):
+    for source in ("steps", "telemetry"):
         if all(name in run.table(source).column_names for name in names):
             return source, names
-    missing = [name for name in names if not any(name in run.table(source).column_names for source in ("steps", "samples"))]
+    missing = [name for name in names if not any(name in run.table(source).column_names for source in ("steps", "telemetry"))]
     if not missing:
-        raise KeyError(f"The columns {metric!r} are in different files; ask for those of steps.jsonl and samples.jsonl apart.")
+        raise KeyError(f"The columns {metric!r} are in different files; ask for those of steps.jsonl and telemetry.jsonl apart.")
     raise KeyError(f"The run {run.folder.name!r} has no column {missing[0]!r} yet.")
 
 

@@ -1,4 +1,4 @@
-# The web app over the runs' records: reads files, draws pages. No torch: of the trainer it holds only the catalogue of metrics.
+# The web app over the runs' records: reads files, draws pages. No torch: of the trainer it holds the catalogue of metrics and the record's format and reader.
 FROM python:3.11-slim-bookworm
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
@@ -21,6 +21,7 @@ COPY docs/runbooks/ docs/runbooks/
 COPY trainer/__init__.py trainer/
 COPY trainer/metrics/__init__.py trainer/metrics/
 COPY trainer/metrics/catalogue/ trainer/metrics/catalogue/
+COPY trainer/record/__init__.py trainer/record/format.py trainer/record/reader.py trainer/record/
 COPY dashboard/ dashboard/
 RUN python -m compileall -q dashboard trainer && chmod -R a+rX /app
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ipaddress
 import json
 import math
-import re
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
@@ -16,11 +15,10 @@ import tyro
 
 from trainer.errors import require
 from trainer.metrics.catalogue.watching import TRACKERS
+from trainer.record.format import RUN_ID, RUN_ID_RULE
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Objective = Literal["cross_entropy", "dpace", "distillation"]
-
-RUN_ID = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,8 +239,7 @@ class TrainConfig:
         require(bool(self.data), "data", "a folder made by datasets.save_to_disk, or `demo`", self.data)
         known = all(tracker in TRACKERS for tracker in self.trackers)
         require(known, "trackers", f"among {', '.join(TRACKERS)}", self.trackers)
-        letters = "1 to 64 letters, digits, '.', '_' or '-', not starting with '.'"
-        require(self.name is None or RUN_ID.fullmatch(self.name) is not None, "name", letters, self.name)
+        require(self.name is None or RUN_ID.fullmatch(self.name) is not None, "name", RUN_ID_RULE, self.name)
         require(0 <= self.seed < 2**63, "seed", "from 0 to 2**63 - 1", self.seed)
         require(self.max_steps is None or self.max_steps >= 1, "max_steps", "at least 1", self.max_steps)
         require(len(self.target_devices) >= 1, "target_devices", "at least one device", self.target_devices)

@@ -67,7 +67,7 @@ def travel(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
 
         for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:
-                live.stepped(outcome.facts, outcome.skipped)
+                live.stepped(outcome.facts, outcome.skipped, outcome.progress_ratio)
                 keeper.save_if_due()
             if learner.is_done:
                 break
@@ -78,7 +78,7 @@ def travel(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
         else:
             if not control.is_stopping():
                 if (outcome := learner.finish()) is not None:
-                    live.stepped(outcome.facts, outcome.skipped)
+                    live.stepped(outcome.facts, outcome.skipped, outcome.progress_ratio)
                 live.arrived()
         stages.close()
         wind_up(learner, keeper, evaluator, live, control)

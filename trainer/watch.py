@@ -31,8 +31,8 @@ from trainer.monitor.live import Live
 from trainer.monitor.moments import log_samples
 from trainer.monitor.sampler import Sampler
 from trainer.pipeline.stages import Stages
-from trainer.record.format import evaluation_of
-from trainer.record.reader import events_before
+from trainer.record.format import EvaluationLine, read_line
+from trainer.record.reader import newest_events
 from trainer.record.writer import RecordLogHandler, RunRecord
 from trainer.run.checkpointing import UnsavedError
 from trainer.run.folder import Run
@@ -137,7 +137,7 @@ class Watch:
         """What earlier attempts left of use: a checkpoint, and what was measured up to there, not of steps that are overtaken."""
         if (checkpoint := self._run.checkpoint) is None:
             return
-        before = filter(None, map(evaluation_of, events_before(self._run.folder, "evaluated")))
+        before = filter(None, (read_line(EvaluationLine, row) for row in newest_events(self._run.folder, "evaluated")))
         evaluation = next((facts for facts in before if facts.step <= self._run.start.step), None)
         with contextlib.suppress(OSError):  # if it has gone since it was checked, whoever loads it says so
             self.live.inherited(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)

@@ -1,7 +1,8 @@
-"""Lines of the run record in, numbers out (docs/record.md).
+"""Turns lines of the run record into arrays of numbers, fast enough for a record of a million steps.
 
-The record writes what JSON cannot say as the strings "NaN", "Infinity" and "-Infinity"; those become non-finite floats. `null`
-means "not known or not applicable" and becomes `MISSING`, which is told apart from a real NaN everywhere after this.
+The record writes floats that JSON lacks as words (`NOT_FINITE`); those become floats that are not finite. `null` means "not known
+or not applicable" and becomes `MISSING`, which is told apart from a real NaN everywhere after this.
+N rows, C columns.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 import orjson
 
 from trainer.metrics.catalogue.index import step_columns
-from trainer.metrics.catalogue.training import POSITION_ACCURACY
+from trainer.record.format import NOT_FINITE
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -22,10 +23,7 @@ I64 = npt.NDArray[np.int64]
 Row = dict[str, Any]
 
 MISSING = float(np.finfo(np.float32).min)
-NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
-LARGEST_STEP = 2**53  # which a float still tells from the next
-POSITIONS = POSITION_ACCURACY.column
-STEP_COLUMNS = tuple(column for column, _ in step_columns() if column != POSITIONS)
+LARGEST_STEP = 2**53  # the largest that a float tells from the next
 
 
 def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], int]:
@@ -74,14 +72,14 @@ def _axis(rows: Sequence[Row], name: str) -> F64:
 
 
 STEP_AXES = ("step", "context_tokens", "time")
-SAMPLE_AXES = ("step", "time")
+TELEMETRY_AXES = ("step", "time")
 
 
 def step_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
     """Rows of steps.jsonl → attempts (N,), axes (N, 3) in the order of STEP_AXES, column names (C,), values (N, C).
 
-    Positions become the columns `position_accuracy.1`, `.2` …, as many as the longest list has.
-    Raises ValueError for a row whose step has no place in a chart.
+    The columns are those of the catalogue. One that holds a list becomes several, `position_accuracy.1`, `.2` …, as many as the
+    longest list has. Raises ValueError for a row whose step has no place in a chart.
     """
     if any(type(row.get("step")) is not int for row in rows):  # a call for each row would cost a second per million
         raise ValueError("a step is no whole number")
@@ -89,20 +87,29 @@ def step_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
     axes = np.stack([_axis(rows, name) for name in STEP_AXES], axis=1)
     if (np.abs(axes[:, 0]) > LARGEST_STEP).any():
         raise ValueError(f"a step is beyond {LARGEST_STEP}")
-    scalars = [numbers([row.get(name) for row in rows]) for name in STEP_COLUMNS]
-    lists = [row.get(POSITIONS) or () for row in rows]
+    found = [_expanded(rows, column) if metric.labels else _single(rows, column) for column, metric in step_columns()]
+    names = tuple(name for some, _ in found for name in some)
+    return attempts, axes, names, np.column_stack([values for _, values in found]).astype(np.float32, copy=False)
+
+
+def _single(rows: Sequence[Row], column: str) -> tuple[list[str], F32]:
+    return [column], numbers([row.get(column) for row in rows])
+
+
+def _expanded(rows: Sequence[Row], column: str) -> tuple[list[str], F32]:
+    """A column of lists → a column for each place in them, numbered from 1; values (N, places)."""
+    lists = [row.get(column) or () for row in rows]
     width = max(map(len, lists), default=0)
     if any(len(values) != width for values in lists):
         lists = [[*values, *[None] * (width - len(values))] for values in lists]
-    positions = numbers([value for values in lists for value in values]).reshape(len(rows), width)
-    names = (*STEP_COLUMNS, *(f"{POSITIONS}.{position}" for position in range(1, width + 1)))
-    return attempts, axes, names, np.column_stack([*scalars, positions]).astype(np.float32, copy=False)
+    values = numbers([value for values in lists for value in values]).reshape(len(rows), width)
+    return [f"{column}.{place}" for place in range(1, width + 1)], values
 
 
-def sample_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
-    """Rows of samples.jsonl → attempts (N,), axes (N, 2) in the order of SAMPLE_AXES, column names (C,), values (N, C)."""
+def telemetry_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
+    """Rows of telemetry.jsonl → attempts (N,), axes (N, 2) in the order of TELEMETRY_AXES, column names (C,), values (N, C)."""
     attempts = np.array([row.get("attempt") or 0 for row in rows], dtype=np.int64)
-    axes = np.stack([_axis(rows, name) for name in SAMPLE_AXES], axis=1)
+    axes = np.stack([_axis(rows, name) for name in TELEMETRY_AXES], axis=1)
     flat = [dict(_flat(row)) for row in rows]
     names = tuple(dict.fromkeys(name for values in flat for name in values))
     values = np.array([[values.get(name, MISSING) for name in names] for values in flat], dtype=np.float32)

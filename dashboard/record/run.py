@@ -1,4 +1,4 @@
-"""One run's folder in, its tables and newest state out (docs/record.md). Only reads; never writes into the folder."""
+"""One run, read from its folder: tables for the charts and its newest state. Never writes into the folder."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ from dashboard.record import parse, series
 from dashboard.record.evaluations import Evaluations
 from dashboard.record.parse import Row
 from dashboard.record.table import Table
-from dashboard.record.tail import Tail, last_lines, scattered_lines, size_of
+from trainer.record.format import EVENTS, RUN, STEPS, TELEMETRY
+from trainer.record.reader import Tail, files_of, last_lines, scattered_lines, size_of, split
 
 PREVIEW_FROM_BYTES = 16 << 20  # shorter files are read whole before the first chart; longer ones are first looked at in places
 PREVIEW_PLACES = 1200
 EVENTS_KEPT = 500
 CLOCK_AHEAD_SECONDS = 5.0
-FILES = ("events", "steps", "samples")
+KINDS = {"events": EVENTS, "steps": STEPS, "telemetry": TELEMETRY}
+"""Kinds of lines, as the page calls them."""
 ENDED = ("finished", "failed")
 TURNS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
 
@@ -34,7 +36,7 @@ class Run:
         self.folder = folder
         self.lock = threading.Lock()
         self.steps = Table(parse.STEP_AXES)
-        self.samples = Table(parse.SAMPLE_AXES)
+        self.telemetry = Table(parse.TELEMETRY_AXES)
         self.events: list[Row] = []  # the newest EVENTS_KEPT of them
         self.events_seen = 0
         self.evaluations = Evaluations()
@@ -46,7 +48,7 @@ class Run:
         self.first_look: dict[str, Table] = {}  # a few rows of each file, until a long record is read
         self.viewers = 0  # open streams; counted by `Runs`
         self.looked_at = time.monotonic()
-        self._tails = {name: Tail(folder / f"{name}.jsonl") for name in FILES}
+        self._tails = {name: [Tail(folder / file) for file in files_of(kind)] for name, kind in KINDS.items()}
         self._last: dict[str, Row] = {}  # the last row taken in of each file; an old one while a long record is read
         self._whole_since: float | None = None  # monotonic
         self._arrived: dict[str, float] = {}  # monotonic, when a row last came that was not there before
@@ -54,7 +56,7 @@ class Run:
 
     def open(self) -> None:
         """Reads a short record whole; looks at a long one in places, so that its first chart need not wait."""
-        if any(size_of(tail.path) > PREVIEW_FROM_BYTES for tail in self._tails.values()):
+        if any(size_of(tail.path) > PREVIEW_FROM_BYTES for tail in self._every_tail()):
             self._look_first()
             return
         while self.advance():
@@ -63,19 +65,22 @@ class Run:
     def _look_first(self) -> None:
         for name, table, append in (
             ("steps", Table(parse.STEP_AXES), append_steps),
-            ("samples", Table(parse.SAMPLE_AXES), append_samples),
+            ("telemetry", Table(parse.TELEMETRY_AXES), append_telemetry),
         ):
-            rows, _ = parse.rows_of(scattered_lines(self._tails[name].path, PREVIEW_PLACES))
+            rows, _ = parse.rows_of([line for tail in self._tails[name] for line in scattered_lines(tail.path, PREVIEW_PLACES)])
             take_in(rows, partial(append, table))
             self.first_look[name] = table
-        last = {name: parse.rows_of(last_lines(self._tails[name].path))[0] for name in FILES}
+        last = {name: last_rows(self.folder, kind) for name, kind in KINDS.items()}
         self.newest = {name: rows[-1] for name, rows in last.items() if rows}
         self.turn = last_turn(last["events"])
 
     @property
     def replaced(self) -> bool:
         """Whether the files are no longer those that were read: another run has taken the folder."""
-        return any(tail.replaced for tail in self._tails.values())
+        return any(tail.replaced for tail in self._every_tail())
+
+    def _every_tail(self) -> list[Tail]:
+        return [tail for tails in self._tails.values() for tail in tails]
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -87,7 +92,7 @@ class Run:
     def advance(self) -> bool:
         """Takes in what is new, one chunk of each file; True where more is waiting. Raises nothing: `trouble` tells."""
         try:
-            fresh = {name: parse.rows_of(tail.read()) for name, tail in self._tails.items()}
+            fresh = {name: parse.rows_of(split(read_on(tails))) for name, tails in self._tails.items()}
             with self.lock:
                 return self._take(fresh)
         except Exception as error:  # of this run alone: the reader thread serves the others too
@@ -100,11 +105,11 @@ class Run:
             if rows and self._whole_since is not None:
                 self._arrived[name] = time.monotonic()
             self._take_rows(name, rows)
-        for name, tail in self._tails.items():
+        for tail in self._every_tail():
             if tail.endless:
-                self._tell(f"{name}.jsonl holds a line that does not end; nothing is read beyond it.")
+                self._tell(f"{tail.path.name} holds a line that does not end; nothing is read beyond it.")
         came = any(rows or bad for rows, bad in fresh.values())
-        more = came and any(tail.behind for tail in self._tails.values())
+        more = came and any(tail.behind for tail in self._every_tail())
         if came or self.first_look:
             self.version += 1
         if not more:
@@ -115,7 +120,7 @@ class Run:
         return more
 
     def _take_rows(self, name: str, rows: list[Row]) -> None:
-        tables = {"steps": self.steps, "samples": self.samples}
+        tables = {"steps": self.steps, "telemetry": self.telemetry}
         last, wrong = take_in(rows, partial(APPENDS[name], tables[name]) if name in tables else self._take_events)
         if last is not None:
             self._last[name] = last
@@ -135,7 +140,7 @@ class Run:
         self.turn = last_turn(rows) or self.turn
 
     def table(self, source: str) -> Table:
-        return self.first_look.get(source, self.samples if source == "samples" else self.steps)
+        return self.first_look.get(source, self.telemetry if source == "telemetry" else self.steps)
 
     def tokens_of(self) -> series.TokensOf:
         return series.tokens_from(self.table("steps"))
@@ -144,8 +149,8 @@ class Run:
         """How far a long record is read; None once it is."""
         if not self.first_look:
             return None
-        total = sum(max(tail.size, 1) for tail in self._tails.values())
-        done = sum(tail.offset for tail in self._tails.values())
+        total = sum(max(tail.size, 1) for tail in self._every_tail())
+        done = sum(tail.offset for tail in self._every_tail())
         return {"ratio": round(done / total, 4), "bytes": total}
 
     def events_from(self, seen: int) -> list[Row]:
@@ -155,8 +160,8 @@ class Run:
     def head(self) -> dict[str, Any]:
         """Everything about the run that is one number or one sentence; small enough to go with every tick."""
         step, flags = parse.honest(self.newest.get("steps", {}))
-        speaking, state = standing(self.newest.get("samples", {}), self.turn)
-        sample, _ = parse.honest(speaking)
+        speaking, state = standing(self.newest.get("telemetry", {}), self.turn)
+        tick, _ = parse.honest(speaking)
         resumed = attempt_of(self.turn) > attempt_of(step)
         ended = state in ENDED
         return {
@@ -164,17 +169,17 @@ class Run:
             "state": state,
             "ended": ended,
             "ending": self.turn.get("message") if ended and self.turn.get("event") == state else None,
-            "step": (self.turn if resumed else step).get("step") or sample.get("step") or 0,
-            "max_steps": sample.get("max_steps", self.facts.get("max_steps")),
-            "progress_ratio": sample.get("progress_ratio"),
-            "eta_seconds": None if ended else sample.get("eta_seconds"),
+            "step": (self.turn if resumed else step).get("step") or tick.get("step") or 0,
+            "max_steps": tick.get("max_steps", self.facts.get("max_steps")),
+            "progress_ratio": tick.get("progress_ratio"),
+            "eta_seconds": None if ended else tick.get("eta_seconds"),
             "newest_step": step or None,
             "not_finite": flags,
-            "newest_sample": sample or None,
+            "newest_tick": tick or None,
             "newest_evaluation": self.evaluations.newest or None,
             "evaluate": self.evaluations.asked(self.facts),
-            "last_line_age_seconds": self._age(*FILES),
-            "last_sample_age_seconds": self._age("samples") if sample else None,
+            "last_line_age_seconds": self._age(*KINDS),
+            "last_tick_age_seconds": self._age("telemetry") if tick else None,
             "clock_ahead_seconds": None if self._arrived else clock_ahead(self.newest.values()),
             "loading": self.loading(),
             "unreadable_lines": self.unreadable,
@@ -195,17 +200,28 @@ class Run:
         return None if newest is None else max(time.time() - newest, watched)
 
 
+def read_on(tails: Iterable[Tail]) -> bytes:
+    """New whole lines of files that follow one another: the next one's only when there is nothing new in those before."""
+    return next(filter(None, (tail.read() for tail in tails)), b"")
+
+
+def last_rows(folder: Path, kind: str) -> list[Row]:
+    """The newest rows of a kind, however long its files are; [] where there is none."""
+    newest = (last_lines(folder / file) for file in reversed(files_of(kind)))
+    return parse.rows_of(next(filter(None, newest), []))[0]
+
+
 def append_steps(table: Table, rows: list[Row]) -> None:
     attempts, axes, names, values = parse.step_numbers(rows)
     table.extend(attempts, axes[:, 0].astype(np.int64), axes, names, values)
 
 
-def append_samples(table: Table, rows: list[Row]) -> None:
-    attempts, axes, names, values = parse.sample_numbers(rows)
+def append_telemetry(table: Table, rows: list[Row]) -> None:
+    attempts, axes, names, values = parse.telemetry_numbers(rows)
     table.extend(attempts, np.arange(len(table), len(table) + len(rows), dtype=np.int64), axes, names, values)
 
 
-APPENDS = {"steps": append_steps, "samples": append_samples}
+APPENDS = {"steps": append_steps, "telemetry": append_telemetry}
 
 
 def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row | None, str]:
@@ -226,7 +242,7 @@ def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row |
 def read_facts(folder: Path) -> dict[str, Any]:
     """run.json as it is; {} where it is missing or not yet whole."""
     try:
-        facts = orjson.loads((folder / "run.json").read_bytes())
+        facts = orjson.loads((folder / RUN).read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
     return facts if isinstance(facts, dict) else {}
@@ -237,13 +253,13 @@ def last_turn(events: Sequence[Row]) -> Row:
     return next((row for row in reversed(events) if row.get("event") in TURNS), {})
 
 
-def standing(sample: Row, turn: Row) -> tuple[Row, str]:
-    """The sample that speaks for the run now, {} where a newer attempt has not written one yet; and the run's state."""
-    if attempt_of(sample) < attempt_of(turn):
-        sample = {}
-    if turn.get("event") in ENDED and attempt_of(turn) >= attempt_of(sample):
-        return sample, str(turn["event"])
-    return sample, str(sample.get("state") or "starting")
+def standing(tick: Row, turn: Row) -> tuple[Row, str]:
+    """The telemetry tick that speaks for the run now, {} where a newer attempt has not written one yet; and the run's state."""
+    if attempt_of(tick) < attempt_of(turn):
+        tick = {}
+    if turn.get("event") in ENDED and attempt_of(turn) >= attempt_of(tick):
+        return tick, str(turn["event"])
+    return tick, str(tick.get("state") or "starting")
 
 
 def attempt_of(row: Row) -> int:

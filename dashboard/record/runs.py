@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from collections.abc import Iterator
@@ -12,10 +11,10 @@ from typing import Any
 
 from dashboard.record import parse
 from dashboard.record.evaluations import Evaluations
-from dashboard.record.run import ENDED, FILES, Run, clock_ahead, last_turn, newest_time, read_facts, standing
-from dashboard.record.tail import last_lines, size_of
+from dashboard.record.run import ENDED, KINDS, Run, clock_ahead, last_rows, last_turn, newest_time, read_facts, standing
+from trainer.record.format import RUN, RUN_ID
+from trainer.record.reader import FILES, size_of
 
-RUN_ID = re.compile(r"[A-Za-z0-9._-]+")
 LOOK_EVERY_SECONDS = 0.25
 IDLE_RUNS_KEPT = 4
 
@@ -42,7 +41,7 @@ class Runs:
 
     def folder(self, run_id: str) -> Path | None:
         """The run's folder; None for an id that is not one, leads out of the root or has no folder yet."""
-        if not RUN_ID.fullmatch(run_id) or run_id in (".", ".."):
+        if not RUN_ID.fullmatch(run_id):
             return None
         folder = self.root / run_id
         return folder if folder.is_dir() and not self._leads_out(folder) else None
@@ -108,7 +107,7 @@ class Runs:
         return [{**glance, "last_line_age_seconds": max(0.0, now - glance["last_line_time"])} for glance in glances]
 
     def _glance(self, folder: Path) -> dict[str, Any] | None:
-        sizes = tuple(size_of(folder / name) for name in ("run.json", *(f"{name}.jsonl" for name in FILES)))
+        sizes = tuple(size_of(folder / name) for name in (RUN, *FILES))
         if not any(sizes):
             return None
         known = self._glances.get(folder.name)
@@ -120,11 +119,11 @@ class Runs:
 
 def glance(folder: Path) -> dict[str, Any]:
     """A run as its last lines tell it, however long it is."""
-    last = {name: parse.rows_of(last_lines(folder / f"{name}.jsonl"))[0] for name in FILES}
+    last = {name: last_rows(folder, kind) for name, kind in KINDS.items()}
     newest = {name: rows[-1] for name, rows in last.items() if rows}
     facts, evaluations = read_facts(folder), Evaluations()
     evaluations.take(last["events"])
-    sample, state = standing(newest.get("samples", {}), last_turn(last["events"]))
+    tick, state = standing(newest.get("telemetry", {}), last_turn(last["events"]))
     step, flags = parse.honest(newest.get("steps", {}))
     return {
         "id": folder.name,
@@ -132,8 +131,8 @@ def glance(folder: Path) -> dict[str, Any]:
         "state": state,
         "ended": state in ENDED,
         "step": step.get("step", 0),
-        "max_steps": sample.get("max_steps", facts.get("max_steps")),
-        "progress_ratio": sample.get("progress_ratio"),
+        "max_steps": tick.get("max_steps", facts.get("max_steps")),
+        "progress_ratio": tick.get("progress_ratio"),
         "loss": step.get("loss"),
         "loss_not_finite": flags.get("loss"),
         "measured_length": evaluations.newest.get("measured_length"),

@@ -92,7 +92,7 @@ def _column(buckets: Buckets, mean: F64, index: int, banded: bool) -> dict[str, 
 
 
 def tokens_from(steps: Table) -> TokensOf:
-    """Context tokens of a sample, which knows its step only: read off the steps of the same attempt."""
+    """Context tokens of a telemetry tick, which knows its step only: read off the steps of the same attempt."""
 
     def tokens_of(attempt: int, step: F64) -> F64:
         for segment in reversed(steps.segments):

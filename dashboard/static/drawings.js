@@ -90,28 +90,28 @@ function positions(context, chart) {
   };
 }
 
-function sampleLine(context, name, colour, yaxis, label, format, more = {}) {
-  const { live } = points(context.samples, name, context.settings.axis);
+function tickLine(context, name, colour, yaxis, label, format, more = {}) {
+  const { live } = points(context.telemetry, name, context.settings.axis);
   return line(live.x, live.mean, colour, yaxis, { ...more, hovertemplate: `${label} %{y:${format}}<extra></extra>` });
 }
 
 /** Bytes in; the axis counts GB, the hover says what every other figure of bytes says. */
 function memoryLine(context, name, colour, yaxis, label, more = {}) {
-  const { live } = points(context.samples, name, context.settings.axis);
+  const { live } = points(context.telemetry, name, context.settings.axis);
   const y = live.mean.map((value) => (value === null ? null : value / GB));
   return line(live.x, y, colour, yaxis, { ...more, text: live.mean.map(bytes), hovertemplate: `${label} %{text}<extra></extra>` });
 }
 
 function throughput(context, chart) {
   const { theme, head } = context;
-  const rates = head?.newest_sample?.rates ?? {};
+  const rates = head?.newest_tick?.rates ?? {};
   const [contextColour, draft] = [theme.stages.target, theme.stages.drafter];
   return {
     rows: [{ title: chart.axis, floor: 0 }, { title: "steps/s", floor: 0, share: 0.45 }],
     traces: [
-      sampleLine(context, "rates.context_tokens_per_second", contextColour, "y", "context tokens/s", ",.0f"),
-      sampleLine(context, "rates.draft_tokens_per_second", draft, "y", "draft tokens/s", ",.0f", { dash: "dash" }),
-      sampleLine(context, "rates.steps_per_second", theme.ink, "y2", "steps/s", ".3~g"),
+      tickLine(context, "rates.context_tokens_per_second", contextColour, "y", "context tokens/s", ",.0f"),
+      tickLine(context, "rates.draft_tokens_per_second", draft, "y", "draft tokens/s", ",.0f", { dash: "dash" }),
+      tickLine(context, "rates.steps_per_second", theme.ink, "y2", "steps/s", ".3~g"),
     ],
     legend: [
       { label: "context tokens/s", value: whole(rates.context_tokens_per_second), colour: contextColour },
@@ -124,7 +124,7 @@ function throughput(context, chart) {
 function queues(context, chart) {
   const { theme, head, words } = context;
   const half = chosenHalf(context);
-  const newest = Object.fromEntries((head?.newest_sample?.queues ?? []).map((queue) => [queue.name, queue]));
+  const newest = Object.fromEntries((head?.newest_tick?.queues ?? []).map((queue) => [queue.name, queue]));
   return {
     rows: words.queues.map((name) => ({ title: `${name} (%)`, format: ".0%", range: [-0.03, 1.06], ticks: [0, 0.5, 1] })),
     traces: words.queues.flatMap((name, row) => queueLines(context, name, yName(row), half)),
@@ -135,8 +135,8 @@ function queues(context, chart) {
   };
 }
 
-function queueLines({ samples, settings, theme }, name, yaxis, half) {
-  const { live } = points(samples, `queues.${name}.fill_ratio`, settings.axis);
+function queueLines({ telemetry, settings, theme }, name, yaxis, half) {
+  const { live } = points(telemetry, `queues.${name}.fill_ratio`, settings.axis);
   const colour = theme.queues[name];
   const raw = line(live.x, live.mean, colour, yaxis, { hovertemplate: `${name} %{y:.0%}<extra></extra>`, ...(half ? { width: 1, opacity: 0.4 } : {}) });
   const mean = half ? line(live.x, smoothed(live.steps, live.mean, half), colour, yaxis, { width: 2.2, hoverinfo: "skip" }) : null;
@@ -150,9 +150,9 @@ const STATES = [
 ];
 
 function shares(context) {
-  const { theme, settings, samples, words } = context;
+  const { theme, settings, telemetry, words } = context;
   const traces = words.stages.flatMap((stage, row) => STATES.map(([field, label, pattern, opacity]) => {
-    const { live } = points(samples, `stages.${stage}.${field}`, settings.axis);
+    const { live } = points(telemetry, `stages.${stage}.${field}`, settings.axis);
     const colour = theme.stages[stage];
     return {
       type: "scatter", mode: "lines", x: live.x, y: live.mean, yaxis: yName(row), stackgroup: stage, line: { width: 0.5, color: colour },
@@ -179,18 +179,18 @@ const GPU_ROWS = [ // column, title, format (none for bytes), axis
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 function devices(context, chart) {
-  const { theme, samples, head } = context;
-  const gpus = head?.newest_sample?.devices ?? [];
+  const { theme, telemetry, head } = context;
+  const gpus = head?.newest_tick?.devices ?? [];
   const rows = [];
   const traces = [];
   for (const [field, title, format, more] of GPU_ROWS) {
-    const there = gpus.filter((gpu) => samples.newest(`devices.${gpu.index}.${field}`) !== null);
+    const there = gpus.filter((gpu) => telemetry.newest(`devices.${gpu.index}.${field}`) !== null);
     if (!there.length) continue;
     for (const gpu of there) {
       const colour = theme.gpus[gpu.index % theme.gpus.length];
       const dash = DASHES[gpu.index % DASHES.length];
       const place = [context, `devices.${gpu.index}.${field}`, colour, yName(rows.length), `GPU ${gpu.index}`];
-      traces.push(format ? sampleLine(...place, format, { dash }) : memoryLine(...place, { dash }));
+      traces.push(format ? tickLine(...place, format, { dash }) : memoryLine(...place, { dash }));
     }
     rows.push({ title: title || chart.axis, format: format || undefined, ...more });
   }
@@ -212,11 +212,11 @@ function gpuFigures(gpu) {
 
 function process(context, chart) {
   const { theme, head } = context;
-  const newest = head?.newest_sample?.process ?? {};
+  const newest = head?.newest_tick?.process ?? {};
   return {
     rows: [{ title: chart.axis, floor: 0 }, { title: "memory (GB)", floor: 0 }],
     traces: [
-      sampleLine(context, "process.cpu_cores", theme.ink, "y", "CPU cores", ".2f"),
+      tickLine(context, "process.cpu_cores", theme.ink, "y", "CPU cores", ".2f"),
       memoryLine(context, "process.memory_bytes", theme.quiet, "y2", "memory"),
     ],
     legend: [

@@ -9,14 +9,14 @@ const TAGS = { stage_holds: "holds the run back", stalled: "stalled", starved: "
 const STUCK_AFTER = 10; // seconds without progress
 
 export function drawFlow(root, head, age, words) {
-  const sample = head.newest_sample;
-  root.hidden = !sample?.stages?.length;
+  const tick = head.newest_tick;
+  root.hidden = !tick?.stages?.length;
   if (root.hidden) return;
-  const stages = Object.fromEntries(sample.stages.map((stage) => [stage.name, stage]));
-  const queues = Object.fromEntries((sample.queues ?? []).map((queue) => [queue.name, queue]));
-  const tag = TAGS[sample.verdict?.state];
+  const stages = Object.fromEntries(tick.stages.map((stage) => [stage.name, stage]));
+  const queues = Object.fromEntries((tick.queues ?? []).map((queue) => [queue.name, queue]));
+  const tag = TAGS[tick.verdict?.state];
   const road = words.stages.flatMap((name, index) => [
-    stages[name] && stageCard(stages[name], sample.verdict?.stage === name ? tag : ""),
+    stages[name] && stageCard(stages[name], tick.verdict?.stage === name ? tag : ""),
     queues[words.queues[index]] && tank(queues[words.queues[index]]),
   ]);
   root.classList.toggle("past", head.ended || isSilent(head, age));

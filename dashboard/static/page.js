@@ -15,13 +15,13 @@ import { clock, whole } from "./words.js";
 const byId = (id) => document.getElementById(id);
 const runId = decodeURIComponent(location.pathname.match(/^\/runs\/([^/]+)$/)?.[1] ?? "");
 const api = `/api/runs/${encodeURIComponent(runId)}`;
-const SOURCES = ["steps", "samples"];
+const SOURCES = ["steps", "telemetry"];
 const RETRY_MS = 2000;
 
 const state = { head: null, facts: {}, events: [], evaluations: [], eventsSeen: 0, eventsKept: 0, lost: "", zoom: null, words: null, theme: colours() };
-const full = { steps: new Series(), samples: new Series() }; // from the first row to the newest
-const zoomed = { steps: new Series(), samples: new Series() }; // the range that is zoomed into, finer
-const cursors = { steps: 0, samples: 0 };
+const full = { steps: new Series(), telemetry: new Series() }; // from the first row to the newest
+const zoomed = { steps: new Series(), telemetry: new Series() }; // the range that is zoomed into, finer
+const cursors = { steps: 0, telemetry: 0 };
 const drawn = {}; // what the parts of the page that seldom change were last drawn from
 const age = new Age();
 let panels = [];
@@ -33,8 +33,8 @@ const chooser = new Chooser(byId("chooser"), byId("runs"), byId("runs-list"));
 const stream = new Stream(streamAddress, onTick, (words) => { state.lost = words; drawLive(); });
 
 function streamAddress() {
-  const cursor = `${cursors.steps}:${cursors.samples}:${state.eventsSeen}`;
-  return `${api}/events?cursor=${cursor}&width=${full.steps.width}&sample_width=${full.samples.width}`;
+  const cursor = `${cursors.steps}:${cursors.telemetry}:${state.eventsSeen}`;
+  return `${api}/events?cursor=${cursor}&width=${full.steps.width}&telemetry_width=${full.telemetry.width}`;
 }
 
 function loadAll(range = "") {
@@ -75,7 +75,7 @@ async function loadUntilDone() {
 
 function takeHead(head) {
   state.head = head;
-  age.set(head.last_sample_age_seconds ?? head.last_line_age_seconds);
+  age.set(head.last_tick_age_seconds ?? head.last_line_age_seconds);
 }
 
 function onTick(message, cursor) {

@@ -67,7 +67,7 @@ export class Panel {
 
   captionLines(series, drawing) {
     const { source, banded } = this.chart;
-    const unit = source === "steps" ? "points" : "samples";
+    const unit = source === "steps" ? "points" : "ticks";
     const lines = [series.width > 1
       ? `${whole(series.rows)} ${unit}, ${banded ? "min/max" : "means"} of ${whole(series.buckets)} buckets`
       : `${whole(series.rows)} ${unit}, every one drawn`];

@@ -4,7 +4,7 @@ import { measuredWords } from "./evaluations.js";
 import { element, renew } from "./dom.js";
 import { brief, capital, duration, figure, known, NONE, percent, whole } from "./words.js";
 
-export const SILENT_AFTER = 10; // seconds without a sample: the trainer writes one every second
+export const SILENT_AFTER = 10; // seconds without a telemetry tick: the trainer writes one every second
 
 /** How the run is now, as a word for the style sheet and a sentence for people. `lost` says why the stream is away, else it is empty. */
 export function liveness(head, age, lost) {
@@ -12,13 +12,13 @@ export function liveness(head, age, lost) {
   if (head.loading) return ["loading", `reading a long record, ${percent(head.loading.ratio)}`];
   if (head.ended) return [head.state, head.state];
   if (age === null) return ["waiting", "nothing written yet"];
-  if (isSilent(head, age)) return ["silent", head.newest_sample ? `no sample for ${duration(age)}` : `starting, nothing new for ${duration(age)}`];
+  if (isSilent(head, age)) return ["silent", head.newest_tick ? `no telemetry for ${duration(age)}` : `starting, nothing new for ${duration(age)}`];
   if (known(head.clock_ahead_seconds)) return ["ahead", `the trainer's clock is ${duration(head.clock_ahead_seconds)} ahead`];
   return ["live", `live · last line ${duration(age)} ago`];
 }
 
 export function drawVerdict(root, { head, age, words }) {
-  const verdict = head.newest_sample?.verdict ?? {};
+  const verdict = head.newest_tick?.verdict ?? {};
   const kind = isSilent(head, age) ? "silent" : head.ended ? head.state : verdict.state ?? "waiting";
   root.hidden = false;
   root.className = `verdict is-${kind}${kind === "stage_holds" || kind === "starved" ? ` of-${verdict.stage}` : ""}`;
@@ -30,17 +30,17 @@ export function drawVerdict(root, { head, age, words }) {
   renew(root, said, progress(head, age), tiles(head));
 }
 
-/** The trainer's own: the last sample's, unless an event that ended the run came after it. */
+/** The trainer's own: the last telemetry tick's, unless an event that ended the run came after it. */
 function sentence(head, verdict, age) {
   if (isSilent(head, age)) return silence(head, verdict, age);
   if (verdict.sentence && (!head.ended || verdict.state === head.state)) return verdict.sentence;
   if (head.ended) return head.ending || `${capital(head.state)}.`;
-  return age === null ? "Nothing written yet." : "No sample yet: the trainer is starting.";
+  return age === null ? "Nothing written yet." : "No telemetry yet: the trainer is starting.";
 }
 
 function silence(head, verdict, age) {
-  if (!head.newest_sample) return `Nothing written for ${duration(age)}. The trainer still loads its target, or it has died.`;
-  return `No sample for ${duration(age)}. The trainer has died, hangs, or its machine sleeps. Its last word: ${verdict.sentence ?? head.state}`;
+  if (!head.newest_tick) return `Nothing written for ${duration(age)}. The trainer still loads its target, or it has died.`;
+  return `No telemetry for ${duration(age)}. The trainer has died, hangs, or its machine sleeps. Its last word: ${verdict.sentence ?? head.state}`;
 }
 
 function stateWords(head, verdict) {
@@ -70,7 +70,7 @@ function figures(head, verdict, words, age) {
     const room = known(verdict.headroom_ratio) && verdict.headroom_ratio > 0;
     add("headroom", room ? `up to +${percent(verdict.headroom_ratio)}` : null, words.help.headroom);
     add("then holds", room && verdict.next_stage ? verdict.next_stage : null);
-    const until = head.newest_sample?.time + (isSilent(head, age) ? 0 : age);
+    const until = head.newest_tick?.time + (isSilent(head, age) ? 0 : age);
     add("for", known(verdict.since) && known(until) ? duration(until - verdict.since) : null);
   }
   add("lost device time", known(verdict.lost_device_hours) ? lost(verdict.lost_device_hours) : null, words.help.lost);
@@ -97,7 +97,7 @@ function progress(head, age) {
 
 function tiles(head) {
   const step = head.newest_step ?? {};
-  const rates = head.newest_sample?.rates ?? {};
+  const rates = head.newest_tick?.rates ?? {};
   const tile = (name, value, unit) => element("div", "tile", null, element("span", "name", name), element("b", "", value), element("span", "unit", unit));
   return element("div", "tiles", null,
     tile("loss", head.not_finite?.loss ?? figure(step.loss, 4), "nats per draft token"),
@@ -112,10 +112,10 @@ function tiles(head) {
 /** Why a chart is empty, in words. */
 export function emptyWords(head, age, source) {
   if (head.loading) return `Reading the record: ${percent(head.loading.ratio)} of it.`;
-  if (head.ended) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "sample"}.`;
-  if (source === "samples") return "No sample yet: the trainer writes one every second once its stages run.";
+  if (head.ended) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "telemetry tick"}.`;
+  if (source === "telemetry") return "No telemetry yet: the trainer writes it every second once its stages run.";
   if (age !== null && age > SILENT_AFTER) return `No step yet, and nothing written for ${duration(age)}.`;
-  if (!head.newest_sample) return "First step expected once the target is loaded and its first batch has gone through the drafter.";
-  const busy = [...(head.newest_sample.stages ?? [])].sort((a, b) => (b.busy_ratio ?? 0) - (a.busy_ratio ?? 0))[0];
+  if (!head.newest_tick) return "First step expected once the target is loaded and its first batch has gone through the drafter.";
+  const busy = [...(head.newest_tick.stages ?? [])].sort((a, b) => (b.busy_ratio ?? 0) - (a.busy_ratio ?? 0))[0];
   return `First step expected when a whole batch reaches the drafter${busy ? `; busy now: ${busy.name}` : ""}.`;
 }

@@ -22,7 +22,9 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
+
+from tests.support.lines import step_of
 
 ROOT = Path(__file__).parent.parent.parent
 BENCH_SITE = ROOT / ".venv" / "bench"  # what only this benchmark needs (Makefile)
@@ -81,11 +83,11 @@ def json_lines() -> Iterator[Call]:
 
 @contextmanager
 def our_record() -> Iterator[Call]:
-    """Five scalars into the run record: its writer's thread runs beside it."""
+    """Steps into the run record: its writer's thread runs beside it."""
     from trainer.record.writer import RunRecord
 
-    record = RunRecord(Path.cwd(), 0)
-    yield lambda step, values: record.step({"step": step, **values})
+    record, lines = RunRecord(Path.cwd(), 0), [step_of(step + 1) for step in range(1000)]
+    yield lambda step, values: record.step(lines[step % 1000], 1.0)
     record.close()
 
 
@@ -96,26 +98,12 @@ def our_step() -> Iterator[Call]:
 
     from trainer.metrics.exporter import Exporter
     from trainer.monitor.live import Live
-    from trainer.record.format import StepLine
     from trainer.record.writer import RunRecord
 
     record = RunRecord(Path.cwd(), 0)
     live = Live({"id": "one", "max_steps": 10**9}, Exporter(CollectorRegistry(), "one"), record)
-    shape: dict[str, Any] = {"epoch": 0.1, "position_accuracy": (0.5,) * 15, "draft_tokens": 80, "samples": 4, "step_seconds": 0.5}
-    facts = [
-        StepLine(
-            step=step + 1,
-            seq=step,
-            loss=2.0,
-            learning_rate=1e-4,
-            grad_norm=1.0,
-            estimated_acceptance_length=1.5,
-            context_tokens=step,
-            **shape,
-        )
-        for step in range(1000)
-    ]
-    yield lambda step, values: live.stepped(facts[step % 1000])
+    lines = [step_of(step + 1, position_accuracy=(0.5,) * 15) for step in range(1000)]
+    yield lambda step, values: live.stepped(lines[step % 1000])
     record.close()
 
 

@@ -137,7 +137,7 @@ def test_a_summary_has_facts_newest_and_events(client):
     found = client.get("/api/runs/demo.run_1-a").json()
     assert found["facts"]["target"]["name"] == "SmolLM2-135M-Instruct"
     assert found["head"]["newest_step"]["step"] == 40
-    assert found["head"]["newest_sample"]["verdict"]["stage"] == "target"
+    assert found["head"]["newest_tick"]["verdict"]["stage"] == "target"
     assert [row["event"] for row in found["events"]] == ["started"]
 
 
@@ -196,8 +196,8 @@ def ticks(lines):
 
 def test_a_new_step_is_streamed_within_two_seconds_in_a_small_message(fake):
     with serving(fake.folder.parent) as address:
-        sampled = httpx.get(f"{address}/api/runs/{fake.folder.name}/series?metric=samples").json()["cursor"]
-        url = f"{address}/api/runs/{fake.folder.name}/events?cursor=40:{sampled}:1"
+        ticked = httpx.get(f"{address}/api/runs/{fake.folder.name}/series?metric=telemetry").json()["cursor"]
+        url = f"{address}/api/runs/{fake.folder.name}/events?cursor=40:{ticked}:1"
         with httpx.stream("GET", url, timeout=10) as answer:
             messages = ticks(answer.iter_lines())
             assert orjson.loads(next(messages))["steps"] is None
@@ -212,8 +212,8 @@ def test_a_new_step_is_streamed_within_two_seconds_in_a_small_message(fake):
 def test_a_run_that_is_watched_is_kept_up_to_date_however_many_others_are_opened(fake):
     others = [FakeRun(fake.folder.parent / f"other{number}") for number in range(7)]
     with serving(fake.folder.parent) as address:
-        sampled = httpx.get(f"{address}/api/runs/{fake.folder.name}/series?metric=samples").json()["cursor"]
-        url = f"{address}/api/runs/{fake.folder.name}/events?cursor=40:{sampled}:1"
+        ticked = httpx.get(f"{address}/api/runs/{fake.folder.name}/series?metric=telemetry").json()["cursor"]
+        url = f"{address}/api/runs/{fake.folder.name}/events?cursor=40:{ticked}:1"
         with httpx.stream("GET", url, timeout=3) as answer:
             messages = ticks(answer.iter_lines())
             next(messages)

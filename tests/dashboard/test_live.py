@@ -8,7 +8,7 @@ from dashboard.live import Cursor, tick, whole
 from dashboard.record.run import Run
 from tests.support.fake_run import FakeRun
 
-WIDTHS = {"steps": 1, "samples": 1}
+WIDTHS = {"steps": 1, "telemetry": 1}
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def test_cursor_reads_what_it_writes():
 def test_only_what_is_new_is_sent(fake):
     fake.play(100)
     run = opened(fake)
-    start = tick(run, Cursor(len(run.steps), len(run.samples), run.events_seen), WIDTHS)
-    assert (start.message["steps"], start.message["samples"], start.message["events"]) == (None, None, [])
+    start = tick(run, Cursor(len(run.steps), len(run.telemetry), run.events_seen), WIDTHS)
+    assert (start.message["steps"], start.message["telemetry"], start.message["events"]) == (None, None, [])
     fake.steps(2)
     fake.event("checkpoint", "Written.")
     run.advance()
@@ -53,7 +53,7 @@ def test_only_what_is_new_is_sent(fake):
 def test_an_open_bucket_is_sent_again_whole(fake):
     fake.steps(130)
     run = opened(fake)
-    news = tick(run, Cursor(129, 0, 0), {"steps": 64, "samples": 1})
+    news = tick(run, Cursor(129, 0, 0), {"steps": 64, "telemetry": 1})
     part = news.message["steps"]["segments"][0]
     assert part["start"].tolist() == [128]
     assert part["series"]["loss"]["low"][0] <= part["series"]["loss"]["mean"][0] <= part["series"]["loss"]["high"][0]
@@ -69,7 +69,7 @@ def test_a_backlog_comes_in_messages_under_50_kb(fake):
         at, messages = news.cursor, messages + 1
         if not news.more:
             break
-    assert at == Cursor(300, len(run.samples), run.events_seen)
+    assert at == Cursor(300, len(run.telemetry), run.events_seen)
     assert messages > 1
 
 
@@ -82,8 +82,8 @@ def test_a_browser_too_far_away_is_told_to_load_anew(fake, cursor):
 def test_a_cursor_of_another_run_is_told_to_load_anew(fake):
     fake.play(20)
     run = opened(fake)
-    message = tick(run, Cursor(len(run.steps), len(run.samples), run.events_seen + 1), WIDTHS).message
-    assert (message["steps"], message["samples"]) == ({"resync": True}, {"resync": True})
+    message = tick(run, Cursor(len(run.steps), len(run.telemetry), run.events_seen + 1), WIDTHS).message
+    assert (message["steps"], message["telemetry"]) == ({"resync": True}, {"resync": True})
 
 
 def test_buckets_that_have_become_too_fine_are_to_be_loaded_anew(fake):

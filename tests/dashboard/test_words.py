@@ -10,7 +10,7 @@ pytestmark = pytest.mark.browser
 SAMPLE = {
     "verdict": {"state": "stage_holds", "stage": "target", "sentence": "The target holds the run back: busy 95 %. Then more."}
 }
-HEAD = {"state": "running", "ended": False, "step": 263, "max_steps": 4000, "progress_ratio": 0.06, "newest_sample": SAMPLE}
+HEAD = {"state": "running", "ended": False, "step": 263, "max_steps": 4000, "progress_ratio": 0.06, "newest_tick": SAMPLE}
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_only_thousands_are_grouped_not_what_comes_after_the_point(page):
 
 def card(page, *, age=1.0, verdict=None, **head):
     """The verdict card's label (None where there is none), what stands beside the progress, and its figures."""
-    sample = {"newest_sample": {"verdict": verdict}} if verdict else {}
+    ticked = {"newest_tick": {"verdict": verdict}} if verdict else {}
     return page.evaluate(
         """([head, age]) => {
             const root = document.createElement("section");
@@ -62,7 +62,7 @@ def card(page, *, age=1.0, verdict=None, **head):
             return { state: root.querySelector(".state")?.textContent ?? null, beside: root.querySelector(".eta").textContent,
                 figures: Object.fromEntries(figures) };
         }""",
-        [{**HEAD, **sample, **head}, age],
+        [{**HEAD, **ticked, **head}, age],
     )
 
 
@@ -107,11 +107,11 @@ def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
             const names = ["process.cpu_cores", "process.memory_bytes", "devices.0.memory_used_bytes"];
             const series = Object.fromEntries(names.map((name) => [name, column]));
             const segment = { attempt: 0, start: [0, 1], axes, overtaken_from: null, series };
-            const samples = { segments: [segment], newest: (name) => (names.includes(name) ? 3.0e8 : null) };
+            const telemetry = { segments: [segment], newest: (name) => (names.includes(name) ? 3.0e8 : null) };
             const device = { index: 0, name: "GPU", memory_used_bytes: 4e9, memory_total_bytes: 8e9 };
-            const head = { newest_sample: { devices: [device] } };
+            const head = { newest_tick: { devices: [device] } };
             const theme = { gpus: ["#000000"] };
-            const { rows, traces } = drawings.DRAWINGS[draw]({ samples, head, theme, settings: { axis: "step" } }, { axis: "" });
+            const { rows, traces } = drawings.DRAWINGS[draw]({ telemetry, head, theme, settings: { axis: "step" } }, { axis: "" });
             return { titles: rows.map((row) => row.title), trace: traces.at(-1) };
         }""",
         draw,

@@ -151,11 +151,11 @@ def test_what_a_step_tells() -> None:
     learner = learner_for(config_of(max_steps=4), conversations=20)
     outcomes = train(learner, batches_of(3))
     assert [outcome.skipped for outcome in outcomes] == [""] * 3
-    facts = outcomes[-1].facts
+    facts, progress = outcomes[-1].facts, outcomes[-1].progress_ratio
     assert (facts.step, facts.seq) == (3, 2)
     assert (facts.context_tokens, facts.draft_tokens, facts.samples) == (3 * 35, 3 * 6 * 8, 3 * 2)
     assert facts.epoch == pytest.approx(6 / 20)
-    assert facts.progress_ratio == learner.progress == 0.75
+    assert progress == learner.progress == 0.75
     assert facts.loss == pytest.approx(math.log(260), rel=0.3)
     assert len(facts.position_accuracy) == 7
     assert 1 <= facts.estimated_acceptance_length <= 8

@@ -335,7 +335,7 @@ def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_rec
     lines = bench.exporter.exposition(None)[0].decode().splitlines()
     assert "draftscope_gpu_sampler_up 0.0" in lines
     assert [line for line in lines if line.startswith("draftscope_") and 'gpu="' in line] == []
-    last = json.loads((tmp_path / "samples.jsonl").read_text().splitlines()[-1])
+    last = json.loads((tmp_path / "telemetry.jsonl").read_text().splitlines()[-1])
     assert [device["index"] for device in last["devices"]] == [0, 1]
 
 

@@ -163,22 +163,22 @@ def test_a_step_with_nothing_to_learn_from_is_no_divergence(live: Live) -> None:
 
 
 def test_progress_is_what_the_steps_say(live: Live) -> None:
-    live.stepped(replace(STEP, progress_ratio=0.25))
+    live.stepped(STEP, progress_ratio=0.25)
     assert live.status()["progress_ratio"] == 0.25
 
 
 def test_the_end_is_expected_from_the_pace(live: Live) -> None:
-    live.stepped(replace(STEP, progress_ratio=0.25))
+    live.stepped(STEP, progress_ratio=0.25)
     assert live.status()["eta_seconds"] is None
     live.ticked(Tick(verdict=a_verdict(), rates=Rates(progress_per_second=0.01)))
     assert live.status()["eta_seconds"] == 75.0
-    live.stepped(replace(STEP, step=2, progress_ratio=1.0))
+    live.stepped(replace(STEP, step=2), progress_ratio=1.0)
     live.finished()
     assert live.status()["eta_seconds"] == 0.0
 
 
 def test_a_run_that_was_stopped_early_expects_no_end(live: Live) -> None:
-    live.stepped(replace(STEP, progress_ratio=0.25))
+    live.stepped(STEP, progress_ratio=0.25)
     live.finished()
     assert live.status()["eta_seconds"] is None
 
@@ -253,7 +253,7 @@ def test_a_failure_is_told_with_its_stage(live: Live) -> None:
 
 
 def test_the_end_stands_at_once_whatever_the_last_tick_said(live: Live, clock: Clock) -> None:
-    live.stepped(replace(STEP, progress_ratio=1.0))
+    live.stepped(STEP, progress_ratio=1.0)
     live.ticked(Tick(verdict=a_verdict()))
     assert live.status()["verdict"]["sentence"] == "Balanced."
     clock.now += 20

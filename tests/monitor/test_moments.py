@@ -1,44 +1,14 @@
-"""trainer/monitor/moments.py: what is written of an evaluation is read back as it was; what ended is no longer waited for."""
+"""trainer/monitor/moments.py: a stage that has ended is no longer waited for."""
 
-import json
 from dataclasses import replace
-from typing import Any
 
-import pytest
-
-from tests.monitor.test_parting import FACTS
 from trainer.metrics.catalogue.metric import Metric
 from trainer.metrics.catalogue.stages import QUEUES, STAGE_IDLE, STAGE_ITEM_SECONDS, STAGE_RUNNING, STAGE_THREADS
 from trainer.metrics.exporter import Distribution
 from trainer.monitor.moments import queue_samples, stage_samples
 from trainer.pipeline.stages import StageStats
-from trainer.record.format import evaluated_fields, evaluation_of
-from trainer.record.writer import encode
 
 WORKING = StageStats("target", 2, 5, 8.0, 1.0, 1.0, 0.5, 0.2, 2, (0, 0, 0, 0, 5, 0), 7.0)
-
-
-def event(**changed: Any) -> dict[str, Any]:
-    line = {"attempt": 0, "time": 1.0, "event": "evaluated", "step": FACTS.step, "message": "Measured.", **evaluated_fields(FACTS)}
-    found: dict[str, Any] = json.loads(encode(line | changed))
-    return found
-
-
-def test_an_evaluation_is_read_back_as_it_was() -> None:
-    assert evaluation_of(event()) == FACTS
-    assert evaluation_of(event(acceptance_by_position=[0.5, None])) == replace(FACTS, acceptance_by_position=(0.5, None))
-
-
-@pytest.mark.parametrize("missing", ["step", "measured_length", "acceptance_by_position", "rounds"])
-def test_an_event_that_is_not_whole_is_none(missing: str) -> None:
-    broken = event()
-    del broken[missing]
-    assert evaluation_of(broken) is None
-
-
-@pytest.mark.parametrize(("name", "value"), [("step", "7"), ("acceptance_by_position", 0.5), ("measured_length", "NaN")])
-def test_neither_is_one_with_something_else_in_it(name: str, value: object) -> None:
-    assert evaluation_of(event(**{name: value})) is None
 
 
 def told(stages: list[StageStats], metric: Metric) -> dict[str, object]:

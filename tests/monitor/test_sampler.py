@@ -112,7 +112,7 @@ def test_a_tick_is_seen_everywhere(bench: Bench) -> None:
     assert status["process"]["memory_bytes"] > 1e6
     assert status["eta_seconds"] == pytest.approx(180, abs=0.1)
     bench.record.close()
-    line = json.loads((bench.record.folder / "samples.jsonl").read_text().splitlines()[-1])
+    line = json.loads((bench.record.folder / "telemetry.jsonl").read_text().splitlines()[-1])
     assert (line["step"], line["state"], line["verdict"]) == (20, "running", status["verdict"])
     shared = ("rates", "stages", "queues", "devices", "process")
     assert {key: line[key] for key in shared} == {key: status[key] for key in shared}
@@ -252,7 +252,7 @@ def test_the_thread_ticks_until_it_is_stopped_and_looks_once_more(bench: Bench) 
     bench.live.finished()
     bench.sampler.stop()
     bench.record.close()
-    assert json.loads((bench.record.folder / "samples.jsonl").read_text().splitlines()[-1])["state"] == "finished"
+    assert json.loads((bench.record.folder / "telemetry.jsonl").read_text().splitlines()[-1])["state"] == "finished"
     assert not bench.gpus.running
 
 

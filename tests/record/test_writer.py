@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.lines import lines_of
+from tests.support.lines import lines_of, step_of, tick_of
 from trainer.record import writer as record_module
-from trainer.record.format import strict
-from trainer.record.reader import events_before, next_attempt
+from trainer.record.format import StepLine, field_names, fields_of, strict
 from trainer.record.writer import RecordLogHandler, RunRecord, write_run_json
 
 
@@ -53,13 +52,14 @@ def wait_for(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 
 def test_each_kind_of_line_reaches_its_file_with_attempt_and_time(run: Path) -> None:
     with recording(run, attempt=2) as record:
-        record.step({"step": 1, "position_accuracy": (0.5, None)})
-        record.sample({"step": 1, "state": "running"})
+        record.step(step_of(1), 0.123456)
+        record.telemetry(tick_of(1))
         record.event("checkpoint", "Written.", 1, path="here", bytes=3)
         record.log("a line →")
     stamp = {"attempt": 2, "time": 1764497000.25}
-    assert rows(run / "steps.jsonl") == [stamp | {"step": 1, "position_accuracy": [0.5, None]}]
-    assert rows(run / "samples.jsonl") == [stamp | {"step": 1, "state": "running"}]
+    assert rows(run / "steps.jsonl") == [stamp | strict(fields_of(step_of(1, elapsed=0.1235)))]
+    assert list(rows(run / "steps.jsonl")[0]) == ["attempt", "time", *field_names(StepLine)]
+    assert rows(run / "telemetry.jsonl") == [stamp | fields_of(tick_of(1))]
     event = {"event": "checkpoint", "step": 1, "message": "Written.", "path": "here", "bytes": 3}
     assert rows(run / "events.jsonl") == [stamp | event]
     assert (run / "log.txt").read_text() == "a line →\n"
@@ -68,23 +68,18 @@ def test_each_kind_of_line_reaches_its_file_with_attempt_and_time(run: Path) -> 
 
 def test_lines_are_written_while_the_run_goes_on(run: Path) -> None:
     with recording(run) as record:
-        record.step({"step": 1})
+        record.step(step_of(1), 0.0)
         wait_for((run / "steps.jsonl").exists)
-        record.step({"step": 2})
+        record.step(step_of(2), 0.0)
         wait_for(lambda: (run / "steps.jsonl").read_bytes().count(b"\n") == 2)
         assert record.cpu_seconds > 0
 
 
 def test_numbers_that_json_lacks_are_words(run: Path) -> None:
     with recording(run) as record:
-        record.step({"loss": math.nan, "list": [math.inf, {"deep": -math.inf}]})
+        record.step(step_of(1, loss=math.nan, position_accuracy=(math.inf, -math.inf)), 0.0)
     assert rows(run / "steps.jsonl")[0]["loss"] == "NaN"
-    assert rows(run / "steps.jsonl")[0]["list"] == ["Infinity", {"deep": "-Infinity"}]
-
-
-def test_strict_keeps_what_json_has_and_spells_out_the_rest() -> None:
-    given = {"a": 1, "b": True, "c": None, "d": 1.5, "e": Path("x"), 3: (1, 2)}
-    assert strict(given) == {"a": 1, "b": True, "c": None, "d": 1.5, "e": "x", "3": [1, 2]}
+    assert rows(run / "steps.jsonl")[0]["position_accuracy"] == ["Infinity", "-Infinity"]
 
 
 def test_a_line_that_cannot_be_encoded_is_dropped_and_counted(run: Path) -> None:
@@ -93,16 +88,16 @@ def test_a_line_that_cannot_be_encoded_is_dropped_and_counted(run: Path) -> None
             raise RuntimeError("no words")
 
     with recording(run) as record:
-        record.step({"step": Broken()})
-        record.step({"step": 2, "odd": "\udc80"})
-    assert [row["step"] for row in rows(run / "steps.jsonl")] == [2]
+        record.event("warning", "Broken.", 1, odd=Broken())
+        record.event("warning", "\udc80", 2)
+    assert [(row["step"], row["message"]) for row in rows(run / "events.jsonl")] == [(2, "?")]
     assert record.dropped == 1
 
 
 def test_a_folder_that_is_gone_costs_no_line_once_it_is_back(run: Path) -> None:
     with recording(run) as record:
         shutil.rmtree(run)
-        record.step({"step": 1})
+        record.step(step_of(1), 0.0)
         wait_for(lambda: record.errors > 0)
         assert record.trouble is not None
         assert record.trouble.startswith("steps.jsonl cannot be written: No such file")
@@ -132,7 +127,7 @@ def test_a_line_torn_by_a_full_disk_is_written_again_on_its_own(run: Path, disk:
     disk["bytes"] = 70
     with recording(run) as record:
         for step in (1, 2, 3):
-            record.step({"step": step})
+            record.step(step_of(step), 0.0)
         wait_for(lambda: record.errors > 0)
         assert len((run / "steps.jsonl").read_bytes()) == 70, "the first line and half of the second"
         disk["bytes"] = 1 << 30
@@ -146,10 +141,10 @@ def test_a_line_torn_by_a_full_disk_is_written_again_on_its_own(run: Path, disk:
 def test_the_oldest_lines_go_when_too_many_wait(run: Path, disk: dict[str, int]) -> None:
     disk["bytes"] = 0
     with recording(run, waiting_lines=10) as record:
-        record.step({"step": 0})
+        record.step(step_of(0), 0.0)
         wait_for(lambda: record.errors > 0)  # the writer holds step 0 in its hand
         for step in range(1, 31):
-            record.step({"step": step})
+            record.step(step_of(step), 0.0)
         assert record.dropped == 20
         disk["bytes"] = 1 << 30
     assert [row["step"] for row in rows(run / "steps.jsonl")] == [0, *range(21, 31)]
@@ -158,7 +153,7 @@ def test_the_oldest_lines_go_when_too_many_wait(run: Path, disk: dict[str, int])
 def test_a_backlog_goes_in_order_and_whole(run: Path) -> None:
     with recording(run) as record:
         for step in range(2500):
-            record.step({"step": step})
+            record.step(step_of(step), 0.0)
     assert [row["step"] for row in rows(run / "steps.jsonl")] == list(range(2500))
 
 
@@ -183,7 +178,7 @@ def test_close_does_not_wait_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch
     stuck = threading.Event()
     monkeypatch.setattr(record_module.os, "write", lambda *_: stuck.wait(20) and 0)
     with recording(run) as record:
-        record.step({"step": 1})
+        record.step(step_of(1), 0.0)
         began = time.monotonic()
         record.close(timeout=0.1)
         assert time.monotonic() - began < 1
@@ -242,25 +237,6 @@ def test_a_disk_that_does_not_answer_is_unknown_and_comes_back(run: Path, monkey
         wait_for(lambda: record.disk is not None)
 
 
-def test_events_of_earlier_attempts_are_found_the_newest_first(run: Path) -> None:
-    assert list(events_before(run, "evaluated")) == []
-    with recording(run) as record:
-        for step in range(4):
-            record.event("evaluated", "Measured.", step)
-            record.event("checkpoint", "x" * 100_000, step)
-    with (run / "events.jsonl").open("a") as file:
-        file.write('{"attempt": 0, "event": "evaluated", "step": 9')
-    assert [event["step"] for event in events_before(run, "evaluated")] == [3, 2, 1, 0]
-
-
-def test_only_the_end_of_a_long_record_is_searched(run: Path) -> None:
-    with recording(run) as record:
-        record.event("evaluated", "Measured.", 1)
-        for step in range(12):
-            record.event("checkpoint", "x" * 100_000, step)
-    assert list(events_before(run, "evaluated")) == []
-
-
 def test_run_json_is_written_once(run: Path) -> None:
     write_run_json(run, {"id": "a", "ratio": math.inf})
     assert json.loads((run / "run.json").read_text()) == {"id": "a", "ratio": "Infinity"}
@@ -277,17 +253,3 @@ def test_run_json_leaves_nothing_behind_when_it_fails(run: Path, monkeypatch: py
     with pytest.raises(OSError, match="No space"):
         write_run_json(run, {"id": "a"})
     assert list(run.iterdir()) == []
-
-
-def test_next_attempt(run: Path) -> None:
-    assert next_attempt(run) == 0
-    (run / "events.jsonl").write_text('{"attempt": 0}\n{"attempt": 3}\n{"attempt": 9')
-    assert next_attempt(run) == 4
-    (run / "steps.jsonl").write_text('{"attempt": 5, "step": 1}\n')
-    assert next_attempt(run) == 6, "events.jsonl may have missed an attempt"
-
-
-def test_next_attempt_of_a_long_record(run: Path) -> None:
-    long_line = json.dumps({"attempt": 1, "event": "failed", "traceback": "x" * 200_000})
-    (run / "events.jsonl").write_text('{"attempt": 0}\n' * 9000 + long_line + "\n")
-    assert next_attempt(run) == 2

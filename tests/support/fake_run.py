@@ -1,6 +1,6 @@
 """Writes a believable run folder in the record's format (docs/record.md), for tests and for looking at the page without a trainer.
 
-`python -m tests.support.fake_run runs/demo --steps 2000 --live` writes 2000 steps at once and then goes on, a sample a second.
+`python -m tests.support.fake_run runs/demo --steps 2000 --live` writes 2000 steps at once and then goes on in real time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ MADE_OF = {
 
 
 class FakeRun:
-    """A run that writes itself: `step()` and `sample()` append a line each, as a trainer would, on a clock of its own."""
+    """A run that writes itself: `steps()` and `tick()` append a line each, as a trainer would, on a clock of its own."""
 
     def __init__(self, folder: Path, *, max_steps: int = 4000, gpus: int = 0, started: float | None = None, seed: int = 0) -> None:
         self.folder = folder
@@ -68,11 +68,11 @@ class FakeRun:
         """Appends `count` steps, `seconds` apart; `changed` fields replace the made-up ones (`loss=float("nan")`)."""
         self.append("steps", *(self._next_step(seconds, changed) for _ in range(count)))
 
-    def sample(self, state: str = "running", **changed: Any) -> None:
-        """Appends a sample; `changed` fields replace the made-up ones."""
+    def tick(self, state: str = "running", **changed: Any) -> None:
+        """Appends a telemetry tick; `changed` fields replace the made-up ones."""
         done = {"step": self.step_number, "max_steps": self.max_steps, "progress_ratio": self.step_number / self.max_steps}
         left = {"eta_seconds": (self.max_steps - self.step_number) / STEPS_PER_SECOND, "state": state}
-        self.append("samples", {**self._stamp(), **done, **left, **self._live(state), **changed})
+        self.append("telemetry", {**self._stamp(), **done, **left, **self._live(state), **changed})
 
     def evaluate(self, **changed: Any) -> None:
         """Appends an evaluation of the drafter as it is now; `changed` fields replace the made-up ones."""
@@ -94,13 +94,13 @@ class FakeRun:
         self.event("evaluated", message, **{**row, **changed})
 
     def play(self, steps: int, *, seconds: float = 0.25, checkpoint_every: int = 500, evaluate_every: int = 0) -> None:
-        """Steps, a sample for each second of them, checkpoints, and evaluations."""
-        sampled = self.clock
+        """Steps, a telemetry tick for each second of them, checkpoints, and evaluations."""
+        ticked = self.clock
         for _ in range(steps):
             self.steps(1, seconds=seconds)
-            if self.clock - sampled >= TICK_SECONDS:
-                sampled = self.clock
-                self.sample()
+            if self.clock - ticked >= TICK_SECONDS:
+                ticked = self.clock
+                self.tick()
             if self.step_number % checkpoint_every == 0:
                 path = f"checkpoints/step-{self.step_number:09d}"
                 self.event("checkpoint", f"Checkpoint written to {path}.", path=path, bytes=48_120_332, seconds=0.61)
@@ -252,7 +252,7 @@ def main() -> None:
         time.sleep(TICK_SECONDS)
         run.clock = time.time() - TICK_SECONDS
         run.steps(4)
-        run.sample()
+        run.tick()
 
 
 if __name__ == "__main__":

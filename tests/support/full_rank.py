@@ -37,7 +37,6 @@ FACTS = {
 STEP = StepLine(
     step=1240,
     epoch=1.5,
-    progress_ratio=0.248,
     loss=3.4123,
     learning_rate=5.9e-4,
     grad_norm=0.812,
@@ -73,7 +72,7 @@ def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Li
     if begun:
         sampler.attach(stages)  # type: ignore[arg-type]
         live.began()
-        live.stepped(STEP)
+        live.stepped(STEP, progress_ratio=0.248)
         live.evaluated(EVALUATION)
         live.checkpointed(1000, folder / "checkpoints" / "step-000001000", 1_234_567_890, 2.5)
         sampler.tick()

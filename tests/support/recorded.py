@@ -7,27 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.fake_live import sample_status
-from trainer.record.format import StepLine, step_line
+from tests.support.lines import step_of
+from trainer.record.format import TelemetryLine, field_names
 from trainer.record.writer import RunRecord, write_run_json
 
 NAN = float("nan")
-
-
-def facts_of(step: int, loss: float = 2.0) -> StepLine:
-    return StepLine(
-        step=step,
-        epoch=step / 10,
-        loss=loss,
-        learning_rate=6e-4,
-        grad_norm=0.5,
-        position_accuracy=(0.5, 0.25, None),
-        estimated_acceptance_length=1.6,
-        context_tokens=100 * step,
-        draft_tokens=80 * step,
-        samples=4 * step,
-        step_seconds=0.01,
-        seq=step - 1,
-    )
 
 
 def make_folder(folder: Path, **facts: Any) -> Path:
@@ -37,14 +21,20 @@ def make_folder(folder: Path, **facts: Any) -> Path:
     return folder
 
 
+def tick(**changed: Any) -> TelemetryLine:
+    """A telemetry tick that says what `/status` does."""
+    status = sample_status(**changed)
+    return TelemetryLine(**{name: status[name] for name in field_names(TelemetryLine)})
+
+
 def go_on(folder: Path, steps: Sequence[int], *, attempt: int = 0, loss: float = 2.0, clock: float = 1000.0) -> None:
-    """One attempt: how it began, its steps one second apart, a sample and an evaluation at the end."""
+    """One attempt: how it began, its steps one second apart, a telemetry tick and an evaluation at the end."""
     times = iter(clock + 100_000 * attempt + 0.5 * tick for tick in range(10_000))
     record = RunRecord(folder, attempt, lambda: next(times))
     record.event("resumed" if attempt else "started", "So it goes.", steps[0] - 1)
     for step in steps:
-        record.step(step_line(facts_of(step, loss * step), step * 1.0))
-    record.sample({**sample_status(), "step": steps[-1]})
+        record.step(step_of(step, loss=loss * step), step * 1.0)
+    record.telemetry(tick(step=steps[-1]))
     record.event("evaluated", "Measured.", steps[-1], measured_length=1.5, acceptance_by_position=[0.4, None], seconds=3.0)
     record.close()
 

@@ -35,12 +35,12 @@ def demo(root):
     fake.play(240)
     ended = threading.Event()
 
-    def sample() -> None:
+    def ticks() -> None:
         while not ended.wait(0.5):
             fake.clock = time.time()
-            fake.sample()
+            fake.tick()
 
-    trainer = threading.Thread(target=sample)
+    trainer = threading.Thread(target=ticks)
     trainer.start()
     yield fake
     ended.set()
@@ -219,11 +219,11 @@ def test_silence_is_said_and_ages_without_the_server(page, address, root):
     FakeRun(root / "silent", started=time.time() - 40).play(40)
     open_run(page, address, "silent")
     first = page.locator("#live").inner_text()
-    assert re.fullmatch(r"no sample for \d\d\ss", first)
+    assert re.fullmatch(r"no telemetry for \d\d\ss", first)
     assert page.locator("#live").get_attribute("aria-live") == "off"
     until(page, f"document.getElementById('live').textContent !== {first!r}")
-    assert page.locator("#announced").inner_text().startswith("no sample for")
-    assert page.locator("h1").inner_text().startswith("No sample for")
+    assert page.locator("#announced").inner_text().startswith("no telemetry for")
+    assert page.locator("h1").inner_text().startswith("No telemetry for")
     assert "Its last word: The target holds" in page.locator(".verdict .more").inner_text()
 
 
@@ -304,7 +304,7 @@ def test_a_stopped_run_keeps_the_trainers_last_sentence(page, address, root):
     fake = FakeRun(root / "stopped", started=time.time())
     fake.play(8)
     said = {"state": "finished", "sentence": "Stopped: 8 steps in 2.0 s."}
-    fake.sample("finished", verdict=said)
+    fake.tick("finished", verdict=said)
     fake.event("finished", said["sentence"])
     open_run(page, address, "stopped")
     assert page.locator("h1").inner_text() == said["sentence"]

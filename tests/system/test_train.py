@@ -133,7 +133,7 @@ def test_a_failure_in_a_stage_ends_the_run_and_says_where(
     assert failed["stage"] == stage
     assert failed["error"] == "ZeroDivisionError: made to fail"
     assert "in fail" in failed["traceback"]
-    assert lines(runs, "broken", "samples.jsonl")[-1]["verdict"]["state"] == "failed"
+    assert lines(runs, "broken", "telemetry.jsonl")[-1]["verdict"]["state"] == "failed"
 
 
 def test_features_that_stay_non_finite_end_the_run_and_keep_the_good_checkpoint(
@@ -266,7 +266,7 @@ def test_a_resume_tells_its_own_flags_and_ends_where_they_say(data: str, runs: P
     (resumed,) = [event for event in lines(runs, "more", "events.jsonl") if event["event"] == "resumed"]
     assert resumed["command"] == ["again"]
     assert resumed["config"]["optimizer"]["weight_decay"] == 0.5
-    assert lines(runs, "more", "samples.jsonl")[-1]["max_steps"] == 4
+    assert lines(runs, "more", "telemetry.jsonl")[-1]["max_steps"] == 4
     train(read_train_config(["--resume", "more", "--runs", str(runs), "--max-steps", "5"]), ["once more"])
     (_, third) = [event for event in lines(runs, "more", "events.jsonl") if event["event"] == "resumed"]
     assert third["config"]["optimizer"]["weight_decay"] == 0.5, "what a resume changed stays changed"

@@ -114,7 +114,7 @@ def test_a_paused_run_is_as_if_it_had_never_paused(data: str, tmp_path: Path) ->
     told = {event["event"]: event for event in lines(run.runs, "paused", "events.jsonl")}
     assert (told["paused"]["reason"], told["paused"]["step"], told["unpaused"]["reason"]) == ("lunch", 1, "fed")
     assert told["unpaused"]["seconds"] > PAUSE_SECONDS
-    samples = lines(run.runs, "paused", "samples.jsonl")
+    samples = lines(run.runs, "paused", "telemetry.jsonl")
     assert {sample["verdict"]["state"] for sample in samples if sample["state"] == "paused"} == {"paused"}
     assert samples[-1]["verdict"]["lost_device_hours"] * 3600 < told["unpaused"]["seconds"] / 2, "a pause loses nobody's time"
 

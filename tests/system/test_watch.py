@@ -24,7 +24,7 @@ from trainer.errors import EXIT_INTERRUPTED, ConfigError
 from trainer.monitor.control import Control
 from trainer.pipeline.queues import Queue
 from trainer.pipeline.stages import Stages
-from trainer.record.format import evaluated_fields
+from trainer.record.format import fields_of
 from trainer.run.folder import Run
 from trainer.server.server import StatusServer
 from trainer.watch import SHOW_CURSOR, RunFailedError, Watch, interruptible, listening
@@ -115,7 +115,7 @@ def test_a_resume_knows_what_earlier_attempts_left(run: Run) -> None:
     (checkpoint / "manifest.json").write_bytes(b"x" * 10)
     (checkpoint / "drafter.safetensors").write_bytes(b"x" * 90)
     os.utime(checkpoint / "manifest.json", (time.time() - 600, time.time() - 600))
-    before = {"attempt": 0, "event": "evaluated", **evaluated_fields(FACTS)}
+    before = {"attempt": 0, "event": "evaluated", **fields_of(FACTS)}
     lines = [before | {"step": step, "measured_length": step / 2} for step in (3, 6, 9)]
     (run.folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)

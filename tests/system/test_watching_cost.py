@@ -14,7 +14,7 @@ import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from tests.benchmarks import throughput
-from tests.support.recorded import facts_of
+from tests.support.lines import step_of
 from tests.support.sources import ROOT
 from tests.support.threads import Worker
 from trainer.metrics.catalogue.watching import WATCH_SECONDS
@@ -24,7 +24,7 @@ from trainer.record.writer import RecordLogHandler, RunRecord
 
 MOST_TIMES_FIVE_GAUGES = 5.0
 MOST_SECONDS_P99 = 1e-3
-STEPS = [facts_of(step) for step in range(1, 201)]
+STEPS = [step_of(step) for step in range(1, 201)]
 
 _listening: list[Any] = []  # whether the hook below listens: the thread, and what it was told
 _heard: list[str] = []

@@ -6,16 +6,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.fake_live import sample_status
-from tests.support.recorded import NAN, facts_of
+from tests.support.lines import step_of
+from tests.support.recorded import NAN
 from trainer.metrics.catalogue.index import step_columns
-from trainer.record.format import EVENTS, SAMPLES, STEPS, step_line, strict
+from trainer.record.format import EVENTS, STEPS, TELEMETRY, fields_of, strict
 from trainer.trackers.scalars import point_of
 
 STAMP = {"attempt": 0, "time": 5.0}
 
 
 def line_of(step: int, loss: float) -> dict[str, object]:
-    return {**STAMP, **strict(step_line(facts_of(step, loss), 1.0))}
+    return {**STAMP, **strict(fields_of(step_of(step, loss=loss)))}
 
 
 def test_a_step_has_the_names_of_the_catalogue() -> None:
@@ -40,8 +41,8 @@ def test_what_is_not_finite_stays_so() -> None:
         assert repr(point.values["loss"]) == repr(loss)
 
 
-def test_a_sample_has_stages_queues_devices_and_rates() -> None:
-    point = point_of(SAMPLES, {**STAMP, **sample_status()})
+def test_a_telemetry_tick_has_stages_queues_devices_and_rates() -> None:
+    point = point_of(TELEMETRY, {**STAMP, **sample_status()})
     assert point is not None
     expected = {
         "rates/steps_per_second": 0.4,
@@ -62,7 +63,7 @@ def test_a_sample_has_stages_queues_devices_and_rates() -> None:
 
 
 def test_nothing_is_said_of_a_run_that_still_starts() -> None:
-    assert point_of(SAMPLES, {**STAMP, **sample_status(state="starting")}) is None
+    assert point_of(TELEMETRY, {**STAMP, **sample_status(state="starting")}) is None
 
 
 def test_evaluations_and_checkpoints_are_among_the_numbers_and_other_events_are_not() -> None:
@@ -88,7 +89,7 @@ json_values = st.recursive(
 FIELDS = ("step", "time", "attempt", "loss", "position_accuracy", "rates", "stages", "queues", "devices", "event", "state")
 
 
-@given(st.sampled_from([STEPS, SAMPLES, EVENTS]), st.dictionaries(st.sampled_from(FIELDS), json_values))
+@given(st.sampled_from([STEPS, TELEMETRY, EVENTS]), st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_no_line_of_json_is_too_strange(file: str, line: dict[str, object]) -> None:
     point = point_of(file, line)
     assert point is None or (point.values and all(isinstance(value, float) for value in point.values.values()))

@@ -13,15 +13,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.support.lines import lines_of
-from tests.support.recorded import facts_of, make_folder, read_event_files, read_wandb_files
+from tests.support.lines import lines_of, step_of
+from tests.support.recorded import make_folder, read_event_files, read_wandb_files
 from tests.support.sources import ROOT
 from tests.support.threads import eventually
 from trainer.config import WatchConfig
-from trainer.record.reader import Place, place_of
 from trainer.run.folder import Run
 from trainer.server.server import StatusServer
 from trainer.trackers import supervisor
+from trainer.trackers.cursor import Cursor
 from trainer.watch import Watch
 
 SILENT = WatchConfig(port=-1, console="off", sample_seconds=0.05)
@@ -87,7 +87,7 @@ def watched(run: Run, *trackers: str) -> Watch:
 
 def take_steps(watch: Watch) -> None:
     for step in range(1, STEPS + 1):
-        watch.live.stepped(facts_of(step, loss=1.0 * step))
+        watch.live.stepped(step_of(step, loss=1.0 * step))
 
 
 def warnings(run: Run) -> list[str]:
@@ -123,7 +123,7 @@ def test_both_have_the_whole_run_when_it_has_ended(run: Run) -> None:
     with watched(run, "wandb", "tensorboard", "wandb") as watch:
         take_steps(watch)
         wait_until(lambda: up(watch) == up(watch, "wandb") == 1)
-        watch.live.stepped(facts_of(STEPS + 1, loss=STEPS + 1.0))  # at the last moment
+        watch.live.stepped(step_of(STEPS + 1, loss=STEPS + 1.0))  # at the last moment
         watch.finish("Done.")
     assert warnings(run) == []
     expected = [(step, float(step)) for step in range(1, STEPS + 2)]
@@ -195,7 +195,7 @@ def test_one_that_hangs_stops_no_other_and_is_told_once(
 
     with watched(run, "tensorboard", "wandb") as watch:
         take_steps(watch)
-        wait_until(lambda: Place(place_of(run.folder, "wandb")).sent >= STEPS)
+        wait_until(lambda: Cursor(run.folder, "wandb").sent >= STEPS)
         wait_until(lambda: bool(told_of("tensorboard")))
         watch.finish("Done.")
     assert [row["loss"] for row in lines_of(run.folder / "fake-wandb.jsonl") if "loss" in row] == [*map(float, range(1, STEPS + 1))]

@@ -34,10 +34,11 @@ class DivergedError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a step did. `skipped` says why its update was left out, or is empty."""
+    """What a step did. `skipped` says why its update was left out, or is empty; `progress_ratio` how much of the run is done."""
 
     facts: StepLine
-    skipped: str = ""
+    skipped: str
+    progress_ratio: float
 
 
 class Learner:
@@ -153,7 +154,8 @@ class Learner:
             # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
             rate = self._optimizer.step((before + self.progress) / 2, norm)
         self._skips = [*self._skips, skipped] if skipped in NON_FINITE else []
-        return Outcome(self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts), skipped)
+        facts = self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts)
+        return Outcome(facts, skipped, self.progress)
 
     def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepLine:
         now = time.monotonic()
@@ -164,7 +166,6 @@ class Learner:
             step=self.train_state.step,
             seq=self.train_state.next_seq - 1,
             epoch=self._visits(self.train_state),
-            progress_ratio=self.progress,
             loss=loss,
             learning_rate=rate,
             grad_norm=grad_norm,

@@ -167,7 +167,7 @@ class Evaluator:
             prompts=len(decoded),
             rounds=len(rounds),
             tokens=tokens,
-            seconds=seconds,
+            seconds=round(seconds, 3),
             tokens_per_second=(tokens - len(decoded)) / decoding if decoding else 0.0,
         )
 

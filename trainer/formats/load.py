@@ -6,7 +6,6 @@ Weights are compared with the config by name, number and shape, since loaders le
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import shlex
 from collections.abc import Iterator, Mapping
@@ -23,7 +22,7 @@ from trainer.drafter.checkpoint import MANIFEST, BrokenCheckpointError, Checkpoi
 from trainer.drafter.model import Drafter, drafter_architecture
 from trainer.errors import ConfigError
 from trainer.formats import zlab
-from trainer.record.format import EVENTS
+from trainer.record.reader import newest_events
 from trainer.target.load import load_config
 
 PROVENANCE = "provenance.json"
@@ -159,7 +158,7 @@ def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
             versions=dict(run.get("versions") or {}),
             began_with=run.get("from"),
         ),
-        measured=_newest_measured(checkpoint.path.parent.parent / EVENTS, checkpoint.train_state.step),
+        measured=_newest_measured(checkpoint.path.parent.parent, checkpoint.train_state.step),
     )
 
 
@@ -215,19 +214,10 @@ def _run_json(checkpoint: Path) -> dict[str, Any]:
     return zlab.read_json(file) if file.is_file() else {}
 
 
-def _newest_measured(events: Path, step: int) -> Measured | None:
+def _newest_measured(run: Path, step: int) -> Measured | None:
     """The last measurement in a run's events that is not of a later step than the checkpoint's."""
-    try:
-        lines = events.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        return None
-    for line in reversed(lines):
-        try:
-            event = json.loads(line) if '"evaluated"' in line else {}
-        except ValueError:  # the torn end of a record
-            continue
-        if event.get("event") == "evaluated" and event.get("step", 0) <= step:
-            length = event.get("measured_length")
-            if isinstance(length, int | float):
-                return Measured(step=event["step"], measured_length=length, prompts=event.get("prompts"))
+    for event in newest_events(run, "evaluated", limit=None):
+        at, length = event.get("step", 0), event.get("measured_length")
+        if at <= step and isinstance(length, int | float):
+            return Measured(step=at, measured_length=length, prompts=event.get("prompts"))
     return None

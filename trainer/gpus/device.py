@@ -67,7 +67,7 @@ class Device:
     allocator: Allocated | None = None
 
     def shown(self) -> dict[str, Any]:
-        """As in `/status` and `samples.jsonl`; rounded to what such figures are worth."""
+        """As in `/status` and `telemetry.jsonl`; rounded to what such figures are worth."""
         fields = asdict(self)
         del fields["aliases"]
         return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}

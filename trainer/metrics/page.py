@@ -30,7 +30,7 @@ differ. Change it there.
 
 The trainer serves them at `/metrics`; Prometheus adds `_bucket`, `_sum` and `_count` to a histogram's name. Units are base units,
 ratios go from 0 to 1, moments are Unix seconds. The last column names the field of `steps.jsonl` that holds the same number for
-every step; what stages, queues, devices and the process did is in `samples.jsonl` (see [record.md](record.md)). Prometheus looks
+every step; what stages, queues, devices and the process did is in `telemetry.jsonl` (see [record.md](record.md)). Prometheus looks
 every few seconds: it is not the record, and knows the steps between two looks by its counters alone.
 
 """

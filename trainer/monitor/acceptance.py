@@ -13,7 +13,7 @@ from trainer.formatting import one_line
 from trainer.metrics.catalogue.training import EVALUATION_ACCEPTED, EVALUATION_ROUNDS, EVALUATION_SECONDS, EVALUATIONS
 from trainer.metrics.exporter import Exporter
 from trainer.monitor.warnings import Notices
-from trainer.record.format import EvaluationLine, evaluated_fields
+from trainer.record.format import EvaluationLine, fields_of
 
 # A single step's estimate rests on one batch and jumps about; the mean of some is as steady as what it is compared with.
 ESTIMATES_MEANT = 20
@@ -47,7 +47,7 @@ class Evaluations:
         self._exporter.add(EVALUATION_ROUNDS, facts.rounds)
         # Whole tokens, though the mean of them is not: rounded, so that no sum drifts.
         self._exporter.add(EVALUATION_ACCEPTED, round((facts.measured_length - 1) * facts.rounds))
-        self._notices.tell(logging.INFO, "evaluated", sentence(facts), facts.step, **evaluated_fields(facts))
+        self._notices.tell(logging.INFO, "evaluated", sentence(facts), **fields_of(facts))
         self._compare(facts)
 
     def failed(self, message: str, step: int) -> None:

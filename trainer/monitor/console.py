@@ -1,6 +1,6 @@
 """The live console of a run: a calm display on a terminal, plain lines in a log file.
 
-It draws on a thread of its own, woken by the sampling tick. Log lines reach the terminal on that thread too: they don't tear the
+It draws on a thread of its own, woken by the telemetry tick. Log lines reach the terminal on that thread too: they don't tear the
 display, and a terminal that is slow, stopped or gone never holds up training.
 """
 

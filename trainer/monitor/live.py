@@ -11,7 +11,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +25,7 @@ from trainer.monitor.snapshot import Checkpointed, Snapshot, run_samples, status
 from trainer.monitor.standing import Standing
 from trainer.monitor.verdict import Facts, StageShare, Verdict, judge
 from trainer.monitor.warnings import Notices
-from trainer.record.format import EvaluationLine, StepLine, step_line
+from trainer.record.format import EvaluationLine, StepLine
 from trainer.record.writer import RunRecord
 
 # States in which the run itself says how it stands, whatever the stages do.
@@ -90,10 +89,11 @@ class Live:
         self._checkpoint = Checkpointed(step, str(path), self._clock() - max(0.0, self._wall() - time), time, size)
         self._evaluations.newest = evaluation
 
-    def stepped(self, facts: StepLine, skipped: str = "") -> None:
+    def stepped(self, facts: StepLine, skipped: str = "", progress_ratio: float | None = None) -> None:
         """Take in an optimizer step; `skipped` says why its update was left out (one of SKIP_REASONS), or is empty.
 
-        Touches memory only; the time it takes is booked as the cost of watching.
+        `progress_ratio` is the share of the run that is done, by default the step's share of `max_steps`. Touches
+        memory only; the time it takes is booked as the cost of watching.
         """
         before = time.perf_counter()
         at, now = self._clock(), self._wall()
@@ -102,9 +102,9 @@ class Live:
         if not skipped:
             self._first_loss = facts.loss if self._first_loss is None else self._first_loss
             self._evaluations.trained(facts.step, facts.estimated_acceptance_length)
-        self._newest = Stepped(facts, skipped, at, now)
+        self._newest = Stepped(facts, skipped, at, now, progress_ratio)
         self._skipped_in_a_row = self._skipped_in_a_row + 1 if skipped else 0
-        self.record.step(partial(step_line, facts, at - self._standing.began))
+        self.record.step(facts, at - self._standing.began)
         self._book_step_seconds(facts.step_seconds)
         if skipped:
             message = f"The update of step {facts.step:,} was left out: {words(skipped)}."
@@ -202,8 +202,8 @@ class Live:
         """How much of the run is done, 0 to 1; None where that is not known."""
         if self._arrived:
             return 1.0
-        if self._newest is not None and self._newest.facts.progress_ratio is not None:
-            return self._newest.facts.progress_ratio
+        if self._newest is not None and self._newest.progress_ratio is not None:
+            return self._newest.progress_ratio
         last = self._facts.get("max_steps")
         return min(1.0, self.step / last) if last else None
 
@@ -231,7 +231,7 @@ class Live:
         )
 
     def verdict(self) -> Verdict:
-        """Of the newest sampling tick; judged anew where the run itself says how it stands."""
+        """Of the newest telemetry tick; judged anew where the run itself says how it stands."""
         tick = self._newest_tick
         if tick is not None and self._standing.state not in _SAID:
             return tick.verdict
@@ -269,7 +269,7 @@ class Live:
         return status_of(self.snapshot())
 
     def wait_tick(self, last: int, timeout: float) -> int:
-        """Number of the newest sampling tick, as soon as it differs from `last`, or after `timeout` seconds."""
+        """Number of the newest telemetry tick, as soon as it differs from `last`, or after `timeout` seconds."""
         with self._ticked:
             self._ticked.wait_for(lambda: self._ticks != last, timeout)
             return self._ticks
@@ -277,7 +277,7 @@ class Live:
     # What the sampler says.
 
     def ticked(self, tick: Tick) -> None:
-        """Take over what a sampling tick saw, and wake who waits for it."""
+        """Take over what a telemetry tick saw, and wake who waits for it."""
         self._newest_tick = tick
         with self._ticked:
             self._ticks += 1

@@ -1,4 +1,4 @@
-"""What a step and a sampling tick tell, as plain immutable values, and how each is shown: in `/status`, the record, `/metrics`."""
+"""What a step and a telemetry tick tell, as plain immutable values, and how each is shown: in `/status`, the record, `/metrics`."""
 
 from __future__ import annotations
 
@@ -26,6 +26,8 @@ class Stepped:
     skipped: str
     at: float
     time: float
+    progress_ratio: float | None = None
+    """How much of the run was done, 0 to 1; None where only `max_steps` can say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class Tick:
     lost_device_seconds: float = 0.0
 
     def shown(self) -> dict[str, Any]:
-        """The objects that `/status` and `samples.jsonl` have in common."""
+        """The objects that `/status` and `telemetry.jsonl` have in common."""
         return {
             "rates": self.rates.shown(),
             "stages": [share.shown() for share in self.stages],

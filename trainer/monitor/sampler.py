@@ -27,7 +27,7 @@ from trainer.metrics.exporter import Exporter, MetricSample
 from trainer.monitor.live import Live
 from trainer.monitor.moments import Base, Tick, queue_samples, stage_samples
 from trainer.monitor.rates import WINDOW_SECONDS, Pace
-from trainer.monitor.snapshot import sample_of
+from trainer.monitor.snapshot import telemetry_line
 from trainer.monitor.verdict import Verdict, judge, shares
 from trainer.pipeline.stages import Stages, StageStats
 from trainer.record.writer import RunRecord
@@ -149,7 +149,7 @@ class Sampler:
         self._see_record()
         self._newest = tick
         self._live.ticked(tick)
-        self._record.sample(sample_of(self._live.snapshot()))
+        self._record.telemetry(telemetry_line(self._live.snapshot()))
 
     def _remember(self, now: _Moment) -> tuple[_Moment, _Moment]:
         """Add a moment to the window; returns its oldest and its newest.

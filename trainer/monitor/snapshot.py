@@ -11,7 +11,7 @@ from trainer.metrics.catalogue.watching import RECORD_ERRORS
 from trainer.metrics.exporter import MetricSample
 from trainer.monitor.moments import Base, Stepped, Tick, evaluation_samples, step_samples, verdict_samples
 from trainer.monitor.verdict import Verdict
-from trainer.record.format import EvaluationLine, strict
+from trainer.record.format import EvaluationLine, TelemetryLine, strict
 from trainer.record.writer import Disk
 
 
@@ -82,16 +82,16 @@ def status_of(known: Snapshot) -> dict[str, Any]:
     return dict(strict(status))
 
 
-def sample_of(known: Snapshot) -> dict[str, Any]:
-    """A line of `samples.jsonl`: what `/status` says and no other file of the record does."""
-    return {
-        "step": known.step,
-        "max_steps": known.run.get("max_steps"),
-        "progress_ratio": known.progress_ratio,
-        "eta_seconds": _eta(known),
-        "state": known.state,
+def telemetry_line(known: Snapshot) -> TelemetryLine:
+    """What `/status` says and no other file of the record does."""
+    return TelemetryLine(
+        step=known.step,
+        max_steps=known.run.get("max_steps"),
+        progress_ratio=known.progress_ratio,
+        eta_seconds=_eta(known),
+        state=known.state,
         **known.tick.shown(),
-    }
+    )
 
 
 def _eta(known: Snapshot) -> float | None:
@@ -175,4 +175,4 @@ class LiveRun(Protocol):
         """The answer of `GET /status`."""
 
     def wait_tick(self, last: int, timeout: float) -> int:
-        """Number of the newest sampling tick, as soon as it differs from `last`, or after `timeout` seconds."""
+        """Number of the newest telemetry tick, as soon as it differs from `last`, or after `timeout` seconds."""

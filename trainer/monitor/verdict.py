@@ -44,7 +44,7 @@ class StageShare:
     """Busy seconds per item so far, the one in progress left out."""
 
     def shown(self) -> dict[str, Any]:
-        """As in `/status` and `samples.jsonl`."""
+        """As in `/status` and `telemetry.jsonl`."""
         return {
             "name": self.name,
             "threads": self.threads,
@@ -100,7 +100,7 @@ class Verdict:
     """A different state and stage that was seen in the newest window, and is taken over if the next one says the same."""
 
     def shown(self) -> dict[str, Any]:
-        """As in `/status` and `samples.jsonl`."""
+        """As in `/status` and `telemetry.jsonl`."""
         return {
             "state": self.state,
             "stage": self.stage,

@@ -1,94 +1,33 @@
-"""What the files of a run are called and hold: one type for each kind of line, field by field."""
+"""The format of a run's files: what they are called, the fields of each kind of line, how JSON writes NaN, what a run id may be.
+
+The only place that knows it: the writer, the readers, `/metrics`, `/status`, the trackers, the dashboard and docs/record.md go by
+the types below. *A field of a line is a column of its file is an attribute of its type.* Standard library only.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
-from typing import Any, Final
+import re
+import types
+import typing
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final, TypeVar
 
+RUN: Final = "run.json"
+STEPS: Final = "steps.jsonl"
+TELEMETRY: Final = "telemetry.jsonl"
+EVENTS: Final = "events.jsonl"
+LOG: Final = "log.txt"
+FILES_BEFORE: Final[Mapping[str, str]] = {TELEMETRY: "samples.jsonl"}
+"""What a file was called up to version 0.1. Such a record is still read; once resumed, it has both files, the old lines first."""
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepLine:
-    """One optimizer step. Tokens and samples are counted over the run, resumes included; `step_seconds` since the step before."""
+RUN_ID: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}")
+"""A run id is the name of a folder, a label in Prometheus and a part of a URL."""
+RUN_ID_RULE: Final = "1 to 64 letters, digits, '.', '_' or '-', not starting with '.'"
 
-    step: int
-    epoch: float
-    progress_ratio: float | None = None
-    """How much of the run is done, 0 to 1; by default the step's share of `max_steps`."""
-    loss: float
-    learning_rate: float
-    grad_norm: float
-    position_accuracy: tuple[float | None, ...]
-    estimated_acceptance_length: float
-    context_tokens: int
-    draft_tokens: int
-    samples: int
-    step_seconds: float
-    seq: int
-    """Of the newest batch in it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EvaluationLine:
-    """Real speculative decoding of held-out prompts by the drafter that `step` optimizer steps made."""
-
-    step: int
-    measured_length: float
-    """Tokens kept per draft-and-verify round, the bonus token included."""
-    acceptance_by_position: tuple[float | None, ...]
-    """For draft token 1 … block_size - 1: the share of rounds that kept it; None where no round drafted that far."""
-    held_out_estimated_length: float | None = None
-    """What accuracy promises on the same conversations with the same weights; None where they hold no answer to compare with."""
-    training_estimated_length: float | None = None
-    """Mean of what the last training steps up to `step` promised; by default `Live` fills it in."""
-    prompts: int
-    rounds: int
-    tokens: int
-    """Decoded, by all prompts together."""
-    seconds: float
-    """That the evaluation took, all of it."""
-    tokens_per_second: float
-    """While decoding."""
-
-
-def step_line(facts: StepLine, elapsed: float) -> dict[str, Any]:
-    """A line of `steps.jsonl`."""
-    return {
-        "step": facts.step,
-        "seq": facts.seq,
-        "elapsed": round(elapsed, 4),
-        "epoch": facts.epoch,
-        "loss": facts.loss,
-        "learning_rate": facts.learning_rate,
-        "grad_norm": facts.grad_norm,
-        "position_accuracy": facts.position_accuracy,
-        "estimated_acceptance_length": facts.estimated_acceptance_length,
-        "context_tokens": facts.context_tokens,
-        "draft_tokens": facts.draft_tokens,
-        "samples": facts.samples,
-        "step_seconds": facts.step_seconds,
-    }
-
-
-def evaluated_fields(facts: EvaluationLine) -> dict[str, Any]:
-    """The event's own fields in `events.jsonl`."""
-    told = asdict(facts)
-    del told["step"]
-    return {**told, "seconds": round(facts.seconds, 3)}
-
-
-def evaluation_of(event: Mapping[str, Any]) -> EvaluationLine | None:
-    """What `evaluated_fields` made of an evaluation, read back; None for an event that is not whole."""
-    known = {field.name: event[field.name] for field in fields(EvaluationLine) if field.name in event}
-    step, length, by_position = (known.get(name) for name in ("step", "measured_length", "acceptance_by_position"))
-    if not (isinstance(step, int) and isinstance(length, int | float) and isinstance(by_position, list)):
-        return None
-    try:
-        return EvaluationLine(**known | {"acceptance_by_position": tuple(by_position)})
-    except TypeError:
-        return None
-
+NOT_FINITE: Final[Mapping[str, float]] = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+"""The words for the floats that JSON lacks."""
 
 LOSS_UNITS: Final[Mapping[str, str]] = {
     "cross_entropy": "nats per draft token",
@@ -98,23 +37,133 @@ LOSS_UNITS: Final[Mapping[str, str]] = {
 """What the loss of each `loss.objective` is divided by. Losses of different units cannot be compared."""
 
 
-STEPS: Final = "steps.jsonl"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepLine:
+    """One optimizer step: a line of `steps.jsonl`."""
+
+    step: int
+    """Optimizer step, from 1."""
+    seq: int
+    """Number of the newest batch in it, from 0."""
+    elapsed: float | None = None
+    """Seconds since the attempt began; `RunRecord.step` fills it in."""
+    epoch: float
+    """Visits of the data, as a fraction: 1.5 is half-way through the second."""
+    loss: float
+    learning_rate: float
+    grad_norm: float
+    position_accuracy: tuple[float | None, ...]
+    """One for each position 1 … block_size - 1; null where the step had no draft token."""
+    estimated_acceptance_length: float
+    context_tokens: int
+    """Read by the target, counted over the run, resumes included."""
+    draft_tokens: int
+    """Drafted (anchors x block size), counted over the run."""
+    samples: int
+    """Conversations, counted over the run, once per visit."""
+    step_seconds: float
 
 
-SAMPLES: Final = "samples.jsonl"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationLine:
+    """Real speculative decoding of held-out prompts by the drafter of `step`: the fields of an `evaluated` event."""
+
+    step: int
+    """The step whose drafter was measured. Training went on meanwhile: later steps may come before this line."""
+    measured_length: float
+    """Tokens kept per draft-and-verify round, the bonus token included."""
+    acceptance_by_position: tuple[float | None, ...]
+    """Share of rounds that kept draft token 1 … block_size - 1; null where no round drafted that far."""
+    held_out_estimated_length: float | None = None
+    """Acceptance length estimated from accuracy on the same conversations with the same weights; null where they hold no answer."""
+    training_estimated_length: float | None = None
+    """Mean of `estimated_acceptance_length` over the 20 steps up to `step`; null where this attempt took none of them."""
+    prompts: int
+    """Prompts decoded."""
+    rounds: int
+    """Draft-and-verify rounds, of all prompts together."""
+    tokens: int
+    """Tokens decoded, of all prompts together."""
+    seconds: float
+    """Duration of the whole evaluation, which runs beside training."""
+    tokens_per_second: float
+    """While decoding."""
 
 
-EVENTS: Final = "events.jsonl"
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TelemetryLine:
+    """One telemetry tick: a line of `telemetry.jsonl`. Rates and ratios are over the last 60 s."""
+
+    step: int
+    """The newest step; 0 before the first."""
+    max_steps: int | None
+    """Where the run is to end; null where the data's end decides."""
+    progress_ratio: float | None
+    """Share of the run that is done, 0 to 1."""
+    eta_seconds: float | None
+    """Time left at the present pace."""
+    state: str
+    """As in `/status`: starting, running, paused, stalled, finishing, finished or failed."""
+    rates: Mapping[str, Any]
+    """`context_tokens_per_second`, `draft_tokens_per_second`, `steps_per_second`."""
+    stages: Sequence[Mapping[str, Any]]
+    """One for each stage, in the order of the pipeline."""
+    queues: Sequence[Mapping[str, Any]]
+    """One for each queue, in the order of the pipeline."""
+    devices: Sequence[Mapping[str, Any]]
+    """One for each GPU that the run may use."""
+    process: Mapping[str, Any]
+    """The trainer's own process: `cpu_cores` in use, `memory_bytes` resident."""
+    verdict: Mapping[str, Any]
+    """What holds the run back."""
 
 
-LOG: Final = "log.txt"
+Line = StepLine | EvaluationLine | TelemetryLine
+AnyLine = TypeVar("AnyLine", StepLine, EvaluationLine, TelemetryLine)
+
+
+def field_names(kind: type[Line]) -> tuple[str, ...]:
+    """The fields of a kind of line, in the order in which they are written."""
+    return tuple(field.name for field in fields(kind))
+
+
+def fields_of(line: Line) -> dict[str, Any]:
+    """The fields of a line with their values, as they go into its file."""
+    return {name: getattr(line, name) for name in field_names(type(line))}
+
+
+def read_line(kind: type[AnyLine], row: Mapping[str, Any]) -> AnyLine | None:
+    """A line read back; None where a field is missing or of another type than in `kind`. Fields unknown to `kind` are left out."""
+    known: dict[str, Any] = {name: _as_tuple(row[name]) for name in field_names(kind) if name in row}
+    hints = typing.get_type_hints(kind)
+    if not all(_fits(value, hints[name]) for name, value in known.items()):
+        return None
+    try:
+        return kind(**known)
+    except TypeError:  # one is missing
+        return None
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether `value`, read from JSON, is of the type `hint`: 3 is a float, True is no int, and "NaN" is neither."""
+    origin, inner = typing.get_origin(hint), typing.get_args(hint)
+    if origin is types.UnionType:
+        return any(_fits(value, option) for option in inner)
+    if origin is tuple:
+        return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
+    kind = int | float if hint is float else origin or hint
+    return isinstance(value, kind) and (hint is bool or not isinstance(value, bool))
 
 
 def strict(value: Any) -> Any:
-    """`value` as JSON can hold it: NaN and infinities as "NaN", "Infinity", "-Infinity"; what is unknown to JSON as its text."""
+    """`value` as strict JSON can hold it: floats that are not finite as words, tuples as lists, anything unknown as its text."""
     match value:
         case float():
-            return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+            return value if math.isfinite(value) else _word(value)
         case None | bool() | int() | str():
             return value
         case Mapping():
@@ -123,3 +172,7 @@ def strict(value: Any) -> Any:
             return [strict(inner) for inner in value]
         case _:
             return str(value)
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -20,10 +20,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.record.format import EVENTS, LOG, SAMPLES, STEPS, strict
+from trainer.record.format import EVENTS, LOG, STEPS, TELEMETRY, StepLine, TelemetryLine, fields_of, strict
 
 Fields = Mapping[str, Any]
-Line = Fields | str | Callable[[], Fields]
+Waiting = str | Callable[[], Fields]
 
 FLUSH_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
@@ -58,8 +58,8 @@ class RunRecord:
         self.attempt = attempt
         self._clock = clock
         self._flush_seconds = flush_seconds
-        self._files = {name: _File(folder / name, waiting_lines) for name in (STEPS, SAMPLES, EVENTS, LOG)}
-        self._steps, self._samples, self._events, self._log = self._files.values()
+        self._files = {name: _File(folder / name, waiting_lines) for name in (STEPS, TELEMETRY, EVENTS, LOG)}
+        self._steps, self._telemetry, self._events, self._log = self._files.values()
         self._closing = threading.Event()
         self.cpu_seconds = 0.0
         """CPU time that the writer has spent."""
@@ -68,16 +68,16 @@ class RunRecord:
         self._writer = threading.Thread(target=self._write, name="record-writer", daemon=True)
         self._writer.start()
 
-    def step(self, fields: Fields | Callable[[], Fields]) -> None:
-        """`fields` may be a function that makes them of what never changes: the writer calls it, on its own thread."""
-        self._steps.add(partial(self._made, self._clock(), fields) if callable(fields) else self._stamped(fields))
+    def step(self, line: StepLine, elapsed: float) -> None:
+        """`elapsed` counts seconds since the attempt began."""
+        self._steps.add(partial(self._step, self._clock(), line, elapsed))
 
-    def sample(self, fields: Mapping[str, Any]) -> None:
-        self._samples.add(self._stamped(fields))
+    def telemetry(self, line: TelemetryLine) -> None:
+        self._telemetry.add(partial(self._stamped, self._clock(), fields_of(line)))
 
     def event(self, name: str, message: str, step: int, **fields: Any) -> None:
         """`message` is one sentence; `fields` are the event's own."""
-        self._events.add(self._stamped({"event": name, "step": step, "message": message, **fields}))
+        self._events.add(partial(self._stamped, self._clock(), {"event": name, "step": step, "message": message, **fields}))
 
     def log(self, line: str) -> None:
         self._log.add(line)
@@ -102,11 +102,12 @@ class RunRecord:
         self._closing.set()
         self._writer.join(timeout)
 
-    def _stamped(self, fields: Fields) -> dict[str, Any]:
-        return {"attempt": self.attempt, "time": self._clock(), **fields}
+    def _stamped(self, time: float, fields: Fields) -> Fields:
+        return {"attempt": self.attempt, "time": time, **fields}
 
-    def _made(self, time: float, make: Callable[[], Fields]) -> dict[str, Any]:
-        return {"attempt": self.attempt, "time": time, **make()}
+    def _step(self, time: float, line: StepLine, elapsed: float) -> Fields:
+        """On the writer's thread: the caller only hands over a line, which never changes."""
+        return self._stamped(time, {**fields_of(line), "elapsed": round(elapsed, 4)})
 
     def _write(self) -> None:
         last = False
@@ -135,14 +136,14 @@ class _File:
 
     def __init__(self, path: Path, waiting_lines: int) -> None:
         self._path = path
-        self._waiting: deque[Line] = deque(maxlen=waiting_lines)
+        self._waiting: deque[Waiting] = deque(maxlen=waiting_lines)
         self._chunk: list[bytes] = []
         self._whole = False  # whether the file is known to end in a newline
         self.errors = 0
         self.dropped = 0
         self.trouble: str | None = None
 
-    def add(self, line: Line) -> None:
+    def add(self, line: Waiting) -> None:
         self.dropped += len(self._waiting) == self._waiting.maxlen
         self._waiting.append(line)
 
@@ -192,10 +193,9 @@ def _ends_whole(descriptor: int) -> bool:
     return size == 0 or os.pread(descriptor, 1, size - 1) == b"\n"
 
 
-def encode(line: Line) -> bytes:
-    """One line of a file: strict JSON, or text as it is. Signs that UTF-8 cannot hold become `?`."""
-    line = line() if callable(line) else line
-    text = line if isinstance(line, str) else json.dumps(strict(line), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+def encode(line: Waiting) -> bytes:
+    """One line of a file: strict JSON, or text as it is. Characters that UTF-8 cannot hold become `?`."""
+    text = line if isinstance(line, str) else json.dumps(strict(line()), allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     return text.encode("utf-8", "replace") + b"\n"
 
 

@@ -31,7 +31,7 @@ Spent = Callable[[float], None]
 ROUTES = """Draftscope trainer
 /status        the run as JSON; ?format=text for a table
 /metrics       Prometheus text or OpenMetrics
-/events        server-sent events, a message for each sampling tick
+/events        server-sent events, a message for each telemetry tick
 /healthz       200 while the process answers
 /readyz        200 while it trains, else 503 and the reason
 /openapi.json  the same list for machines

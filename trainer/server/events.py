@@ -1,4 +1,4 @@
-"""The stream behind `GET /events`: one server-sent message for each sampling tick of the run."""
+"""The stream behind `GET /events`: one server-sent message for each telemetry tick of the run."""
 
 from __future__ import annotations
 

@@ -109,6 +109,6 @@ METRICS: Responses = {
     200: {"description": "Every number", "content": {**SENTENCE, "application/openmetrics-text": {"schema": _TEXT}}},
 }
 EVENTS: Responses = {
-    200: {"description": "A message for each sampling tick", "content": {"text/event-stream": {"schema": _TEXT}}},
+    200: {"description": "A message for each telemetry tick", "content": {"text/event-stream": {"schema": _TEXT}}},
     503: {"description": "Too many streams are open", "content": SENTENCE},
 }

@@ -24,7 +24,7 @@ import psutil
 
 from trainer.metrics.catalogue.watching import TRACKERS
 from trainer.record.format import EVENTS
-from trainer.record.reader import Place, new_lines, place_of
+from trainer.trackers.cursor import Cursor, cursor_path
 from trainer.trackers.scalars import point_of
 from trainer.trackers.sink import Sink, TrackerError
 from trainer.trackers.tensorboard import EventFiles
@@ -83,17 +83,16 @@ class Reports:
 
 
 class Sender:
-    """Sends what is behind the kept place of `tracker`, and keeps the new one."""
+    """Sends what is behind the cursor of `tracker`, and moves it."""
 
     def __init__(self, folder: Path, tracker: str, reports: Reports | None) -> None:
-        self._folder = folder
         self._reports = reports
-        self._place = Place(place_of(folder, tracker))
-        self._sink = open_sink(folder, tracker, self._place.sent)
+        self._cursor = Cursor(folder, tracker)
+        self._sink = open_sink(folder, tracker, self._cursor.sent)
 
     def run(self, *, follow: bool) -> int:
         """Send all there is, and with `follow` what is still to come; returns how many points."""
-        before = self._place.sent
+        before = self._cursor.sent
         self._tell(up=True, notice=self._sink.notice)
         if self._sink.notice and not follow:
             print(f"{self._sink.notice}.", file=sys.stderr)
@@ -105,26 +104,26 @@ class Sender:
         self._send_new()
         self._sink.close()
         self._tell(done=True)
-        return self._place.sent - before
+        return self._cursor.sent - before
 
     def _send_new(self) -> None:
-        before = self._place.sent
-        for line in new_lines(self._folder, self._place):
-            if line.file == EVENTS and line.fields.get("event") == "resumed":
+        before = self._cursor.sent
+        for line in self._cursor.new_lines():
+            if line.kind == EVENTS and line.fields.get("event") == "resumed":
                 self._sink.restart(line.fields["step"] + 1)
-            if (point := point_of(line.file, line.fields)) is not None:
+            if (point := point_of(line.kind, line.fields)) is not None:
                 self._sink.send(point)
-                self._place.sent += 1
-            self._place.passed(line)
-            if self._place.sent - before >= KEEP_POINTS:
-                before = self._place.sent
+                self._cursor.sent += 1
+            self._cursor.passed(line)
+            if self._cursor.sent - before >= KEEP_POINTS:
+                before = self._cursor.sent
                 self._keep()
         self._keep()
 
     def _keep(self) -> None:
         self._sink.flush()
-        self._place.keep()
-        self._tell(sent=self._place.sent)
+        self._cursor.keep()
+        self._tell(sent=self._cursor.sent)
 
     def _tell(self, **report: Any) -> None:
         if self._reports:
@@ -139,7 +138,7 @@ def open_sink(folder: Path, tracker: str, sent: int) -> Sink:
 @contextlib.contextmanager
 def alone(folder: Path, tracker: str) -> Iterator[None]:
     """Wait until no other process sends the same run to the same tracker: the one of a killed run may still be at it."""
-    path = place_of(folder, tracker).with_suffix(".lock")
+    path = cursor_path(folder, tracker).with_suffix(".lock")
     path.parent.mkdir(exist_ok=True)
     with path.open("w") as file:
         with contextlib.suppress(OSError):  # some network file systems have no locks

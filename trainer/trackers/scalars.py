@@ -13,15 +13,14 @@ from trainer.metrics.catalogue.index import CATALOGUE, step_columns
 from trainer.metrics.catalogue.run import CHECKPOINT_BYTES, CHECKPOINT_SECONDS, HEADROOM, REMAINING
 from trainer.metrics.catalogue.training import EVALUATION_SECONDS, HELD_OUT_ACCEPTANCE, MEASURED_ACCEPTANCE, MEASURED_POSITION
 from trainer.metrics.catalogue.watching import PROCESS_MEMORY
-from trainer.record.format import EVENTS, SAMPLES, STEPS
+from trainer.record.format import EVENTS, NOT_FINITE, STEPS, TELEMETRY
 
 Named = tuple[str, float]
 
-_NOT_FINITE = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 _NAMES = frozenset(metric.name for metric in CATALOGUE)
-# Of a step, beside the columns that the catalogue knows.
-_OF_A_STEP = ("epoch", "context_tokens", "draft_tokens", "samples")
-# A list in samples.jsonl → how the catalogue's names of it begin, and which field tells one from the other.
+# What a line of steps.jsonl says of which step it is and when it was; the rest are numbers for a tracker.
+_OF_WHEN = ("attempt", "time", "step", "seq", "elapsed")
+# A list in telemetry.jsonl → how the catalogue's names of it begin, and which field tells one from the other.
 _LISTS = {"stages": ("stage", "name"), "queues": ("queue", "name"), "devices": ("gpu", "index")}
 _UNLIKE = {
     "eta_seconds": REMAINING.name,
@@ -48,23 +47,23 @@ class Point(NamedTuple):
     values: dict[str, float]
 
 
-def point_of(file: str, line: Mapping[str, Any]) -> Point | None:
-    """The numbers in a line of `file`; None where it has none for a tracker."""
+def point_of(kind: str, line: Mapping[str, Any]) -> Point | None:
+    """The numbers in a line of a kind (STEPS, TELEMETRY or EVENTS); None where it has none for a tracker."""
     step, time, attempt = line.get("step"), line.get("time"), line.get("attempt")
     if not isinstance(step, int) or not isinstance(time, int | float) or not isinstance(attempt, int):
         return None
-    values = dict({STEPS: _step, SAMPLES: _sample, EVENTS: _event}[file](line))
+    values = dict({STEPS: _step, TELEMETRY: _tick, EVENTS: _event}[kind](line))
     return Point(step, float(time), attempt, values) if values else None
 
 
 def _step(line: Mapping[str, Any]) -> Iterator[Named]:
-    for column, metric in step_columns():
-        yield from _named(metric.name, line.get(column))
-    for field in _OF_A_STEP:
-        yield from _named(field, line.get(field))
+    names = {column: metric.name for column, metric in step_columns()}
+    for column, value in line.items():
+        if column not in _OF_WHEN:
+            yield from _named(names.get(column, column), value)
 
 
-def _sample(line: Mapping[str, Any]) -> Iterator[Named]:
+def _tick(line: Mapping[str, Any]) -> Iterator[Named]:
     if line.get("state") == "starting":  # its step is not known yet
         return
     for field in ("progress_ratio", "eta_seconds"):
@@ -101,8 +100,8 @@ def _named(name: str, *label_and_value: Any) -> Iterator[Named]:
     match value:
         case bool() | int() | float():
             yield name, float(value)
-        case str() if value in _NOT_FINITE:
-            yield name, _NOT_FINITE[value]
+        case str() if value in NOT_FINITE:
+            yield name, NOT_FINITE[value]
         case list():
             for position, inner in enumerate(value, start=1):
                 yield from _named(f"{name}/{position}", inner)

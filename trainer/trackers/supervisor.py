@@ -22,7 +22,7 @@ from typing import Any
 
 from trainer.metrics.catalogue.watching import TRACKER_DROPPED, TRACKER_UP, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter, MetricSample
-from trainer.record.reader import Place, lines_behind, place_of
+from trainer.trackers.cursor import Cursor, cursor_path
 
 log = logging.getLogger(__name__)
 
@@ -169,7 +169,7 @@ class Child:
 
     @property
     def _log_path(self) -> Path:
-        return place_of(self._folder, self.name).with_suffix(".log")
+        return cursor_path(self._folder, self.name).with_suffix(".log")
 
     def _begin(self) -> subprocess.Popen[bytes]:
         """In a session of its own, so that Ctrl-C reaches the trainer only; in no folder's reach but this repository's (-P)."""
@@ -199,7 +199,7 @@ class Child:
 
     def _tell_off(self, reason: str) -> None:
         with contextlib.suppress(OSError):
-            self.dropped = lines_behind(self._folder, Place(place_of(self._folder, self.name)))
+            self.dropped = sum(1 for _ in Cursor(self._folder, self.name).new_lines())
         later = shlex.join([sys.executable, "-m", "trainer.trackers", str(self._folder), self.name])
         self._warn(
             f"The tracker {self.name} is off, training goes on without it: {reason}. What it missed can be sent later: {later}"

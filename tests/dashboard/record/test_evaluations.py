@@ -9,7 +9,7 @@ from dashboard.record.runs import Runs
 from dashboard.views import summary
 from tests.support.fake_run import FakeRun
 
-WIDTHS = {"steps": 1, "samples": 1}
+WIDTHS = {"steps": 1, "telemetry": 1}
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_what_is_asked_for_is_what_the_newest_attempt_says(fake):
 def test_a_new_evaluation_comes_with_a_tick(fake):
     fake.play(20)
     run = opened(fake)
-    start = tick(run, Cursor(len(run.steps), len(run.samples), run.events_seen), WIDTHS)
+    start = tick(run, Cursor(len(run.steps), len(run.telemetry), run.events_seen), WIDTHS)
     assert start.message["evaluations"] == []
     fake.evaluate(measured_length=1.5)
     run.advance()

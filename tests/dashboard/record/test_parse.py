@@ -51,7 +51,7 @@ def test_a_step_without_a_place_is_refused(step):
         parse.step_numbers([{"step": 1}, {"step": step}])
 
 
-def test_sample_numbers_names_what_it_finds():
+def test_telemetry_numbers_names_what_it_finds():
     row = {
         "attempt": 0,
         "time": 1.0,
@@ -61,7 +61,7 @@ def test_sample_numbers_names_what_it_finds():
         "queues": [{"name": "features", "items": 1, "capacity_items": 4, "fill_ratio": 0.75}],
         "devices": [{"index": 1, "power_watts": 300.0, "kernel_active_ratio": None}],
     }
-    _, axes, names, values = parse.sample_numbers([row])
+    _, axes, names, values = parse.telemetry_numbers([row])
     found = dict(zip(names, values[0].tolist(), strict=True))
     assert axes.tolist() == [[3, 1.0]]
     assert found["rates.steps_per_second"] == 2.5

@@ -41,10 +41,10 @@ def test_follows_a_growing_run(tmp_path, opened):
 def test_progress_is_the_trainers_own_word(tmp_path, opened):
     fake = FakeRun(tmp_path / "a")
     fake.steps(4)
-    fake.sample(max_steps=100, progress_ratio=0.75, eta_seconds=12.5)
+    fake.tick(max_steps=100, progress_ratio=0.75, eta_seconds=12.5)
     head = summary(opened(fake))["head"]
     assert (head["step"], head["max_steps"], head["progress_ratio"], head["eta_seconds"]) == (4, 100, 0.75, 12.5)
-    fake.sample(max_steps=None, progress_ratio=None, eta_seconds=None)
+    fake.tick(max_steps=None, progress_ratio=None, eta_seconds=None)
     head = summary(opened(fake))["head"]
     assert (head["max_steps"], head["progress_ratio"], head["eta_seconds"]) == (None, None, None)
     assert Runs(tmp_path).list()[0]["progress_ratio"] is None
@@ -89,7 +89,7 @@ def test_a_line_torn_by_a_crash_is_counted_and_left_out(tmp_path, opened):
 
 def test_rows_that_break_the_contract_are_said_and_do_not_stop_the_reading(tmp_path, opened):
     fake = FakeRun(tmp_path / "a")
-    fake.append("samples", {"attempt": 0, "time": 1.0, "step": 0, "stages": ["oops"]})
+    fake.append("telemetry", {"attempt": 0, "time": 1.0, "step": 0, "stages": ["oops"]})
     run = opened(fake)
     assert "docs/record.md" in summary(run)["head"]["trouble"]
     fake.steps(2)
@@ -123,17 +123,17 @@ def test_a_run_that_cannot_be_read_is_no_others_trouble(tmp_path, monkeypatch):
 
 
 def test_an_endless_line_is_said(tmp_path, opened, monkeypatch):
-    monkeypatch.setattr("dashboard.record.tail.LONGEST_LINE_BYTES", 100)
+    monkeypatch.setattr("trainer.record.reader.LONGEST_LINE_BYTES", 100)
     fake = FakeRun(tmp_path / "a")
     fake.steps(2)
-    (fake.folder / "samples.jsonl").write_bytes(b"x" * (9 << 20))
+    (fake.folder / "telemetry.jsonl").write_bytes(b"x" * (9 << 20))
     run = opened(fake)
     assert "does not end" in summary(run)["head"]["trouble"]
     assert len(run.steps) == 2
 
 
 @pytest.mark.parametrize("event", ["finished", "failed"])
-def test_an_ending_outlives_the_last_sample_and_a_resume_outlives_the_ending(tmp_path, opened, event):
+def test_an_ending_outlives_the_last_tick_and_a_resume_outlives_the_ending(tmp_path, opened, event):
     fake = FakeRun(tmp_path / "a")
     fake.play(8)
     fake.event(event, "Over.")
@@ -143,9 +143,9 @@ def test_an_ending_outlives_the_last_sample_and_a_resume_outlives_the_ending(tmp
     fake.resume(6)
     run.advance()
     head = summary(run)["head"]
-    assert (head["state"], head["ended"], head["newest_sample"], head["step"]) == ("starting", False, None, 6)
+    assert (head["state"], head["ended"], head["newest_tick"], head["step"]) == ("starting", False, None, 6)
     assert Runs(tmp_path).list()[0]["state"] == "starting"
-    fake.sample()
+    fake.tick()
     run.advance()
     assert summary(run)["head"]["state"] == "running"
 
@@ -166,7 +166,7 @@ def test_a_long_record_is_first_looked_at_then_read(tmp_path, opened, monkeypatc
     assert (whole["loading"], whole["rows"]) == (None, 400)
 
 
-@pytest.mark.parametrize("name", ["steps", "samples"])
+@pytest.mark.parametrize("name", ["steps", "telemetry"])
 def test_one_long_file_is_enough_for_a_first_look_and_the_newest_state_is_shown(tmp_path, opened, monkeypatch, name):
     fake = FakeRun(tmp_path / "a")
     fake.play(40)
@@ -174,17 +174,17 @@ def test_one_long_file_is_enough_for_a_first_look_and_the_newest_state_is_shown(
     with (fake.folder / f"{name}.jsonl").open("ab") as file:
         file.write(b"\n" * 100_000)
     fake.steps(1)
-    fake.sample()
+    fake.tick()
     run = opened(fake)
-    assert summary(run)["head"]["newest_sample"]["step"] == 41
+    assert summary(run)["head"]["newest_tick"]["step"] == 41
     assert run.loading()
     assert range_series(run, "process.cpu_cores", "step", None, None)["rows"] > 0
     fake.steps(1)
-    fake.sample()
+    fake.tick()
     while run.advance():
         pass
     head = summary(run)["head"]
-    assert (head["loading"], head["newest_step"]["step"], head["newest_sample"]["step"]) == (None, 42, 42)
+    assert (head["loading"], head["newest_step"]["step"], head["newest_tick"]["step"]) == (None, 42, 42)
 
 
 def test_an_age_needs_no_clock_but_ours_once_a_line_has_come(tmp_path, opened):
@@ -193,12 +193,12 @@ def test_an_age_needs_no_clock_but_ours_once_a_line_has_come(tmp_path, opened):
     run = opened(fake)
     assert summary(run)["head"]["clock_ahead_seconds"] == pytest.approx(3602, abs=3)
     run._whole_since -= 30
-    assert summary(run)["head"]["last_sample_age_seconds"] == pytest.approx(30, abs=2)
-    fake.sample()
+    assert summary(run)["head"]["last_tick_age_seconds"] == pytest.approx(30, abs=2)
+    fake.tick()
     run.advance()
     head = summary(run)["head"]
     assert head["clock_ahead_seconds"] is None
-    assert head["last_sample_age_seconds"] < 2
+    assert head["last_tick_age_seconds"] < 2
 
 
 def test_a_range_in_tokens_and_in_time_is_the_same_rows(tmp_path, opened):
@@ -212,14 +212,14 @@ def test_a_range_in_tokens_and_in_time_is_the_same_rows(tmp_path, opened):
         assert found == list(range(50, 63))  # one more on each side
 
 
-def test_samples_know_their_tokens(tmp_path, opened):
+def test_telemetry_knows_its_tokens(tmp_path, opened):
     fake = FakeRun(tmp_path / "a")
     fake.play(40)
     run = opened(fake)
-    sample = range_series(run, "process.cpu_cores", "step", None, None)["segments"][0]["axes"]
+    ticks = range_series(run, "process.cpu_cores", "step", None, None)["segments"][0]["axes"]
     steps = range_series(run, "loss", "step", None, None)["segments"][0]["axes"]
     known = dict(zip(steps["step"].tolist(), steps["tokens"].tolist(), strict=True))
-    assert [known[step] for step in sample["step"].tolist()] == sample["tokens"].tolist()
+    assert [known[step] for step in ticks["step"].tolist()] == ticks["tokens"].tolist()
 
 
 def test_the_list_has_the_newest_line_first(tmp_path):
