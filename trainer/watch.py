@@ -39,7 +39,7 @@ from trainer.run.folder import Run
 from trainer.server.app import add_control, create_app
 from trainer.server.auth import read_token
 from trainer.server.server import StatusServer, on_this_machine
-from trainer.server.service_discovery import Announcement, rank_of
+from trainer.server.service_discovery import ServiceDiscoveryFile, rank_of
 from trainer.trackers.supervisor import Trackers
 
 log = logging.getLogger("trainer")
@@ -85,9 +85,9 @@ class Watch:
         self._logged = RecordLogHandler(self._record)
         self._exporter.register(lambda: log_samples(self._logged.warnings, self._logged.errors))
         self._handlers: list[logging.Handler] = [self._logged, self._console.log_handler()]
-        self._announcement = _announcement(config, run, server)
+        self._discovery = _discovery_file(config, run, server)
         # Its own address, and the name by which Prometheus asks for it: what is told of it must lead to it.
-        own = (urlsplit(server.address or "").netloc, self._announcement.target if self._announcement else None)
+        own = (urlsplit(server.address or "").netloc, self._discovery.target if self._discovery else None)
         self._allow_hosts = (*config.allow_hosts, *filter(None, own))
         self._trackers = Trackers(run.folder, trackers, self._exporter, self.live.warn)
         self._stages: Stages | None = None
@@ -105,7 +105,7 @@ class Watch:
         self._trackers.start()
         for sentence in self._run.warnings:
             self.live.warn(sentence)
-        if self._announcement and (trouble := self._announcement.publish()):
+        if self._discovery and (trouble := self._discovery.publish()):
             self.live.warn(trouble)
         return self
 
@@ -128,7 +128,7 @@ class Watch:
         self._record.close()
         logging.getLogger().handlers = self._handlers_before
         self._control.linger(linger_seconds)
-        if self._announcement and (trouble := self._announcement.withdraw()):
+        if self._discovery and (trouble := self._discovery.remove()):
             log.warning(trouble)
         if isinstance(error, Exception):
             raise RunFailedError(self._last_words) from error
@@ -146,7 +146,7 @@ class Watch:
         app = create_app(self.live, self._exporter.exposition, self._allow_hosts, self._book_http, self._count_refusal)
         if self._server.token is not None:
             add_control(app, self._control, self.live, self._server.token)
-        self._exporter.register(lambda: [MetricSample(EVENT_STREAMS, app.state.ticks.open_streams)])
+        self._exporter.register(lambda: [MetricSample(EVENT_STREAMS, app.state.events.open_streams)])
         self._server.start(app)
 
     def _say_whether_it_lingers(self) -> float:
@@ -173,10 +173,10 @@ class Watch:
         self._last_words = self.live.verdict().sentence
 
 
-def _announcement(config: WatchConfig, run: Run, server: StatusServer) -> Announcement | None:
+def _discovery_file(config: WatchConfig, run: Run, server: StatusServer) -> ServiceDiscoveryFile | None:
     if config.announce is None:
         return None
-    return Announcement(Path(config.announce), str(run.facts["id"]), server.address, rank_of(os.environ))
+    return ServiceDiscoveryFile(Path(config.announce), str(run.facts["id"]), server.address, rank_of(os.environ))
 
 
 @contextlib.contextmanager

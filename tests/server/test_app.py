@@ -88,7 +88,7 @@ def test_readyz_follows_the_run():
 
 def test_the_cost_of_answers_is_told():
     spent: list[float] = []
-    with Served(spent=spent.append) as served:
+    with Served(on_cpu_seconds=spent.append) as served:
         served.get("/status")
         served.get("/metrics")
         served.get("/readyz")

@@ -34,7 +34,7 @@ def no_rate_limits(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def schema_of(app: FastAPI) -> schemathesis.BaseSchema:
-    app.state.ticks.close()  # or a stream would never end
+    app.state.events.close()  # or a stream would never end
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

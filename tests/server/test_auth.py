@@ -12,7 +12,7 @@ import pytest
 
 from trainer.errors import ConfigError
 from trainer.server import auth
-from trainer.server.auth import is_bearer, read_token
+from trainer.server.auth import is_authorized, read_token
 
 TOKEN = b"0123456789abcdef"
 
@@ -37,7 +37,7 @@ def test_a_missing_file_is_made_for_its_owner_only(tmp_path: Path, caplog: pytes
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert list(path.parent.iterdir()) == [path], "no draft is left"
     assert read_token(str(path)) == token, "the same from now on"
-    assert caplog.messages == [f"Made a token to control runs with, in {path}."]
+    assert caplog.messages == [f"Made a token for controlling runs, in {path}."]
 
 
 def test_two_that_start_at_once_have_the_same_token(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_what_is_no_token_is_a_sentence_that_does_not_tell_it(tmp_path: Path, co
 
 
 def test_what_cannot_be_read_or_made_is_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="is no file: give one"):
+    with pytest.raises(ConfigError, match="is not a regular file: name one"):
         read_token(str(tmp_path))
     file = written(tmp_path, TOKEN)
     with pytest.raises(
@@ -78,7 +78,7 @@ def test_what_cannot_be_read_or_made_is_a_sentence(tmp_path: Path) -> None:
     ):
         read_token(f"{file}/below")
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         read_token(str(tmp_path / "pipe"))
 
 
@@ -95,7 +95,7 @@ def test_a_file_that_others_can_get_at_is_warned_of(
 
 @pytest.mark.parametrize("header", [b"Bearer " + TOKEN, b"bearer " + TOKEN, b"BEARER   " + TOKEN + b" "])
 def test_the_right_header(header: bytes) -> None:
-    assert is_bearer(header, TOKEN)
+    assert is_authorized(header, TOKEN)
 
 
 WRONG = [
@@ -106,7 +106,7 @@ WRONG = [
 
 @pytest.mark.parametrize("header", WRONG)
 def test_wrong_headers(header: bytes) -> None:
-    assert not is_bearer(header, TOKEN)
+    assert not is_authorized(header, TOKEN)
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,5 +118,5 @@ def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -
 
     monkeypatch.setattr(auth, "hmac", SimpleNamespace(compare_digest=compare))
     for given in (b"x", TOKEN, b"Basic " + TOKEN):
-        is_bearer(b"Bearer " + given, TOKEN)
+        is_authorized(b"Bearer " + given, TOKEN)
     assert len(compared) == 3, "never decided by anything else first"

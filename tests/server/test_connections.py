@@ -198,7 +198,7 @@ def test_who_waits_for_an_answer_is_not_sent_away(monkeypatch: pytest.MonkeyPatc
     with Served() as served, ExitStack() as stack:
         stream = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
         streams = crowd(served, 3, lambda guest: guest.sendall(stream), stack)
-        eventually(lambda: served.app.state.ticks.open_streams == 3)
+        eventually(lambda: served.app.state.events.open_streams == 3)
         late = stack.enter_context(served.connect())
         assert until_gone(late) < 1
         served.live.tick(step=7)

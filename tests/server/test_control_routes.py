@@ -13,7 +13,7 @@ from tests.support.fake_live import FakeLive
 from tests.support.served import Served
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS
 from trainer.server import control_routes, middleware
-from trainer.server.control_routes import AT_ONCE, MOST_REASON, WRONG_AT_ONCE, read_reason
+from trainer.server.control_routes import AT_ONCE, MAX_REASON, WRONG_AT_ONCE, read_reason
 
 TOKEN = b"0123456789abcdef-token"
 RIGHT = {"authorization": f"Bearer {TOKEN.decode()}"}
@@ -206,7 +206,7 @@ def test_too_many_right_ones_have_to_wait_too(served: Served) -> None:
 
 NO_BODIES = [
     *(b"no JSON", b"[]", b'"x"', b'{"reason": 5}', b'{"reason": null}', b'{"why": "x"}', b"\xff\xfe", b'{"reason": "\xff"}', b"{"),
-    *(json.dumps({"reason": "x" * (MOST_REASON + 1)}).encode(), b"[" * 4000),
+    *(json.dumps({"reason": "x" * (MAX_REASON + 1)}).encode(), b"[" * 4000),
 ]
 
 
@@ -223,7 +223,7 @@ def test_a_body_that_is_none_is_a_sentence(untouched: Served, content: bytes) ->
         (b"{}", ""),
         (b'{"reason": "lunch"}', "lunch"),
         (b'{"reason": " two\\nlines\\r\\u001b[31m\\u0000 \\u202e"}', "two lines [31m"),
-        (json.dumps({"reason": "ü" * MOST_REASON}).encode(), "ü" * MOST_REASON),
+        (json.dumps({"reason": "ü" * MAX_REASON}).encode(), "ü" * MAX_REASON),
         (b"null", None),
     ],
 )

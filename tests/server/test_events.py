@@ -2,14 +2,17 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 
+import anyio
+import fastapi.routing
 import httpx
 import pytest
 
-from tests.support.fake_live import sample_status
-from tests.support.served import SERVER_SECONDS, Served
-from trainer.server import events
-from trainer.server.events import STREAMS, Ticks, compact
+from tests.support.fake_live import FakeLive, sample_status
+from tests.support.served import Served
+from tests.support.threads import eventually
+from trainer.server.events import MAX_STREAMS, TickEvents, compact
 
 
 @pytest.fixture
@@ -19,13 +22,14 @@ def served() -> Iterator[Served]:
 
 
 def read_message(lines: Iterator[str]) -> tuple[int, dict]:
-    """The next event: its id and its data."""
-    number = -1
+    """The next event that has data: its id and its data."""
+    fields: dict[str, str] = {}
     for line in lines:
-        if line.startswith("id: "):
-            number = int(line[4:])
-        elif line.startswith("data: "):
-            return number, json.loads(line[6:])
+        if line:
+            name, _, value = line.partition(": ")
+            fields[name] = value
+        elif "data" in fields:
+            return int(fields["id"]), json.loads(fields["data"])
     raise AssertionError("the stream has ended")
 
 
@@ -51,7 +55,7 @@ def test_streams_share_one_message_a_tick(served):
 
 
 def test_streams_are_bounded_and_give_their_place_back(served):
-    answers = [served.client.stream("GET", "/events") for _ in range(STREAMS)]
+    answers = [served.client.stream("GET", "/events") for _ in range(MAX_STREAMS)]
     for answer in answers:
         answer.__enter__()
     refused = served.get("/events")
@@ -60,18 +64,59 @@ def test_streams_are_bounded_and_give_their_place_back(served):
     assert served.get("/status").status_code == 200
     for answer in answers:
         answer.__exit__(None, None, None)
-    deadline = time.monotonic() + SERVER_SECONDS
-    while served.app.state.ticks.open_streams and time.monotonic() < deadline:
-        time.sleep(0.01)
+    eventually(lambda: served.app.state.events.open_streams == 0)
     with served.client.stream("GET", "/events") as answer:
         assert answer.status_code == 200
 
 
-def test_a_quiet_run_still_gets_heartbeats(served, monkeypatch):
-    monkeypatch.setattr(events, "_WAIT_SECONDS", 0.02)
-    served.app.state.ticks = Ticks(served.live, heartbeat_seconds=0.05)
+def test_a_quiet_run_still_gets_heartbeats_and_says_when_to_come_back(served, monkeypatch):
+    monkeypatch.setattr(fastapi.routing, "_PING_INTERVAL", 0.05)
     with served.client.stream("GET", "/events") as answer:
-        assert any(line == ": heartbeat" for line in answer.iter_lines())
+        lines = answer.iter_lines()
+        assert next(lines) == "retry: 2000"
+        assert any(line.startswith(":") for line in lines)
+
+
+def test_a_slow_reader_misses_ticks():
+    live, newest = FakeLive(), []
+
+    async def read() -> None:
+        events = TickEvents(live, lambda _: None, lambda _: None)
+        async for event in events.stream():
+            if event.raw_data is not None:
+                newest.append(int(event.id))
+                for _ in range(3):  # while it is busy with this one
+                    live.tick()
+            if len(newest) == 3:
+                events.close()
+
+    anyio.run(read)
+    assert newest == [0, 3, 6]
+
+
+def test_a_reader_that_never_reads_delays_nobody(served):
+    with served.connect() as idle, served.client.stream("GET", "/events") as other:
+        idle.sendall(b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        eventually(lambda: served.app.state.events.open_streams == 2)
+        lines = other.iter_lines()
+        for step in range(20):
+            served.live.tick(step=step)
+            while read_message(lines)[1]["step"] < step:
+                pass
+
+
+def test_a_status_that_fails_ends_the_stream_with_one_log_line(served, caplog):
+    def fail() -> None:
+        raise RuntimeError("no status at https://me:secret@host")
+
+    served.live.status = fail
+    for _ in range(2):
+        with suppress(httpx.HTTPError):
+            assert "secret" not in served.get("/events").text
+    eventually(lambda: served.app.state.events.open_streams == 0)
+    assert [message.splitlines()[0] for message in caplog.messages] == [
+        "/events failed, training goes on: RuntimeError: no status at https://me:secret@host"
+    ]
 
 
 def test_a_tick_stays_small():

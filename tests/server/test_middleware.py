@@ -9,8 +9,9 @@ import pytest
 
 from tests.support.fake_live import FakeLive
 from tests.support.served import Served
+from tests.support.threads import FakeClock
 from trainer.server import middleware
-from trainer.server.middleware import MOST_BODY_BYTES, READS_AT_ONCE, SAFE_HEADERS, only
+from trainer.server.middleware import MAX_BODY_BYTES, READS_AT_ONCE, SAFE_HEADERS, RateLimit, client_of, single_header
 
 CLOSE = b"Connection: close\r\n\r\n"
 
@@ -71,7 +72,7 @@ def test_a_request_names_one_host(served: Served, head: bytes) -> None:
 def test_a_header_that_comes_twice_is_none() -> None:
     """Whatever server passes it on; ours lets no request through that names two hosts."""
     scope = {"headers": [(b"host", b"local"), (b"host", b"host"), (b"x", b" y ")]}
-    assert (only(scope, b"host"), only(scope, b"x"), only(scope, b"z")) == ("", "y", "")
+    assert (single_header(scope, b"host"), single_header(scope, b"x"), single_header(scope, b"z")) == ("", "y", "")
 
 
 @pytest.mark.parametrize("named", ["x-forwarded-host", "forwarded", "x-original-host"])
@@ -152,7 +153,7 @@ def test_another_address_in_a_header_passes_no_limit(monkeypatch: pytest.MonkeyP
 HEAD = b"POST /control/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\n"
 
 
-@pytest.mark.parametrize("length", [MOST_BODY_BYTES + 1, 10**9, 10**18])
+@pytest.mark.parametrize("length", [MAX_BODY_BYTES + 1, 10**9, 10**18])
 def test_a_body_that_says_it_is_too_large_is_not_read(length: int) -> None:
     with Served(token=b"0123456789abcdef") as served, served.connect() as connection:
         connection.sendall(HEAD + b"Content-Length: %d\r\n\r\n" % length)
@@ -203,3 +204,55 @@ def test_secrets_are_in_no_answer() -> None:
             answers.append(next(line for line in lines if line.startswith("data: ")))
     assert [answer for answer in answers if "S3CRET" in answer] == []
     assert all("proxy:3128" in answer for answer in answers)
+
+
+def test_a_burst_passes_then_a_steady_rate() -> None:
+    clock = FakeClock()
+    limit = RateLimit(2.0, 3, clock)
+    assert [limit.take("a") for _ in range(4)] == [0, 0, 0, 0.5]
+    clock.now += 0.25
+    assert limit.take("a") == pytest.approx(0.25)
+    clock.now += 0.25
+    assert limit.take("a") == 0
+    assert limit.take("a") == pytest.approx(0.5)
+    clock.now += 1000
+    assert [limit.take("a") > 0 for _ in range(4)] == [False, False, False, True], "no more than the burst is saved up"
+
+
+def test_looking_takes_nothing_and_a_refusal_costs_nothing() -> None:
+    limit = RateLimit(1.0, 1, FakeClock())
+    assert [limit.wait("a") for _ in range(5)] == [0] * 5
+    assert limit.take("a") == 0
+    assert [limit.take("a") for _ in range(5)] == [1] * 5
+
+
+def test_clients_do_not_share() -> None:
+    limit = RateLimit(1.0, 1, FakeClock())
+    assert (limit.take("10.0.0.1"), limit.take("10.0.0.2"), limit.take("10.0.0.1")) == (0, 0, 1)
+
+
+def test_memory_is_bounded_and_the_busy_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(middleware, "MAX_CLIENTS", 10)
+    limit = RateLimit(1.0, 1, FakeClock())
+    limit.take("busy")
+    for number in range(100):
+        limit.take(f"10.0.0.{number}")
+        assert limit.take("busy") > 0
+    assert len(limit._buckets) == 10
+
+
+@pytest.mark.parametrize(
+    ("address", "client"),
+    [
+        ("10.0.0.1", "10.0.0.1"),
+        ("2001:db8:1:2:3:4:5:6", "2001:db8:1:2::/64"),
+        ("2001:db8:1:2::1", "2001:db8:1:2::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:10.0.0.1", "10.0.0.1"),
+        *((address, "localhost") for address in ("127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.2")),
+        ("", ""),
+        ("testclient", "testclient"),
+    ],
+)
+def test_who_an_address_belongs_to(address: str, client: str) -> None:
+    assert client_of(address) == client

@@ -41,7 +41,7 @@ def test_a_port_in_use_is_an_error_with_the_way_out():
 
 
 def test_an_address_that_is_not_here_is_an_error():
-    with pytest.raises(ConfigError, match=r"^port 9400 on 192\.0\.2\.1 can't be opened: Cannot assign requested address; change"):
+    with pytest.raises(ConfigError, match=r"^port 9400 on 192\.0\.2\.1 cannot be opened: Cannot assign requested address; change"):
         StatusServer.bind("192.0.2.1", 9400)
 
 

@@ -13,7 +13,7 @@ import pytest
 from trainer.config import WatchConfig
 from trainer.run.folder import Run
 from trainer.server import service_discovery
-from trainer.server.service_discovery import Announcement, rank_of, reachable
+from trainer.server.service_discovery import ServiceDiscoveryFile, rank_of, reachable
 from trainer.watch import RunFailedError, Watch, listening
 
 
@@ -32,21 +32,21 @@ def private() -> Iterator[None]:
 @pytest.mark.usefixtures("private")
 def test_the_file_is_what_prometheus_reads(tmp_path: Path) -> None:
     folder = tmp_path / "targets"
-    assert Announcement(folder, "a-run", "http://10.0.0.7:9400").publish() is None
+    assert ServiceDiscoveryFile(folder, "a-run", "http://10.0.0.7:9400").publish() is None
     assert read(folder) == {"draftscope-a-run.json": [{"targets": ["10.0.0.7:9400"], "labels": {}}]}
     assert stat.S_IMODE((folder / "draftscope-a-run.json").stat().st_mode) == 0o644, "Prometheus runs as another user"
 
 
 def test_a_rank_is_a_label_and_part_of_the_name(tmp_path: Path) -> None:
     for rank in ("0", "1"):
-        Announcement(tmp_path, "a-run", f"http://10.0.0.7:940{rank}", rank).publish()
+        ServiceDiscoveryFile(tmp_path, "a-run", f"http://10.0.0.7:940{rank}", rank).publish()
     assert read(tmp_path) == {
         f"draftscope-a-run-rank{rank}.json": [{"targets": [f"10.0.0.7:940{rank}"], "labels": {"rank": rank}}] for rank in "01"
     }
 
 
 def test_an_ipv6_address_stands_in_brackets(tmp_path: Path) -> None:
-    Announcement(tmp_path, "a", "http://[::1]:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "a", "http://[::1]:9400").publish()
     assert json.loads((tmp_path / "draftscope-a.json").read_text())[0]["targets"] == ["[::1]:9400"]
 
 
@@ -56,7 +56,7 @@ def test_the_rank_is_a_number_or_none(given: str, rank: str | None) -> None:
     assert rank_of({}) is None
 
 
-def test_an_address_that_listens_everywhere_is_announced_by_the_machines_name() -> None:
+def test_an_address_that_listens_everywhere_goes_by_the_machines_name() -> None:
     assert reachable("http://0.0.0.0:9400") == f"{socket.gethostname()}:9400"
     assert reachable("http://[::]:9401") == f"{socket.gethostname()}:9401"
     assert reachable("http://10.0.0.5:9402") == "10.0.0.5:9402"
@@ -64,9 +64,9 @@ def test_an_address_that_listens_everywhere_is_announced_by_the_machines_name() 
 
 
 def test_a_trainer_that_serves_nothing_says_why_it_is_not_found(tmp_path: Path) -> None:
-    announcement = Announcement(tmp_path, "a", None)
-    assert "--watch.port -1" in str(announcement.publish())
-    assert announcement.withdraw() is None
+    discovery = ServiceDiscoveryFile(tmp_path, "a", None)
+    assert "--watch.port -1" in str(discovery.publish())
+    assert discovery.remove() is None
     assert list(tmp_path.iterdir()) == []
 
 
@@ -79,46 +79,46 @@ def test_it_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.Monke
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", look)
-    Announcement(tmp_path, "a", "http://10.0.0.7:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400").publish()
     assert seen == [set()], "flushed before it had its name"
     assert [path.name for path in tmp_path.iterdir()] == ["draftscope-a.json"]
 
 
 def test_an_orderly_end_takes_it_away(tmp_path: Path) -> None:
-    announcement = Announcement(tmp_path, "a", "http://10.0.0.7:9400")
-    announcement.publish()
-    assert announcement.withdraw() is None
+    discovery = ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400")
+    discovery.publish()
+    assert discovery.remove() is None
     assert list(tmp_path.iterdir()) == []
-    assert announcement.withdraw() is None, "twice is no trouble"
+    assert discovery.remove() is None, "twice is no trouble"
 
 
 def test_what_a_crash_left_is_overwritten_by_the_resumed_run(tmp_path: Path) -> None:
-    Announcement(tmp_path, "a", "http://10.0.0.7:9400").publish()
-    Announcement(tmp_path, "a", "http://10.0.0.8:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.8:9400").publish()
     assert read(tmp_path) == {"draftscope-a.json": [{"targets": ["10.0.0.8:9400"], "labels": {}}]}
 
 
 def test_what_a_crash_left_goes_when_the_next_run_answers_there(tmp_path: Path) -> None:
-    Announcement(tmp_path, "crashed", "http://10.0.0.7:9400").publish()
-    Announcement(tmp_path, "alive", "http://10.0.0.7:9401").publish()
+    ServiceDiscoveryFile(tmp_path, "crashed", "http://10.0.0.7:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "alive", "http://10.0.0.7:9401").publish()
     (tmp_path / "by-hand.json").write_text('[{"targets": ["10.0.0.7:9400"]}]')
     (tmp_path / "draftscope-torn.json").write_text("[{")
-    Announcement(tmp_path, "next", "http://10.0.0.7:9400").publish()
+    ServiceDiscoveryFile(tmp_path, "next", "http://10.0.0.7:9400").publish()
     names = {path.name for path in tmp_path.iterdir()}
     assert names == {"draftscope-alive.json", "draftscope-next.json", "by-hand.json", "draftscope-torn.json"}
 
 
 def test_the_file_of_another_process_that_took_over_stays(tmp_path: Path) -> None:
-    before = Announcement(tmp_path, "a", "http://10.0.0.7:9400")
+    before = ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400")
     before.publish()
-    Announcement(tmp_path, "a", "http://10.0.0.8:9400").publish()
-    assert before.withdraw() is None
+    ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.8:9400").publish()
+    assert before.remove() is None
     assert json.loads((tmp_path / "draftscope-a.json").read_text())[0]["targets"] == ["10.0.0.8:9400"]
 
 
 def test_trouble_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
-    sentence = Announcement(tmp_path / "file", "a", "http://10.0.0.7:9400").publish()
+    sentence = ServiceDiscoveryFile(tmp_path / "file", "a", "http://10.0.0.7:9400").publish()
     assert sentence is not None
     assert "draftscope-a.json cannot be written (" in sentence
     assert "training goes on" in sentence
@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(service_discovery.os, "fsync", full)
-    sentence = Announcement(tmp_path, "a", "http://10.0.0.7:9400").publish()
+    sentence = ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400").publish()
     assert sentence is not None
     assert "No space left on device" in sentence
     assert list(tmp_path.iterdir()) == []
@@ -165,5 +165,5 @@ def test_a_folder_that_cannot_be_had_is_a_warning_and_no_end(tmp_path: Path) -> 
     run = Run(folder=tmp_path, facts={"id": "one", "max_steps": 4})
     config = WatchConfig(port=0, announce=str(tmp_path / "targets"), console="off")
     with listening(config) as server, Watch(run, config, server) as watch:
-        assert [w for w in watch.live.status()["warnings"] if "Prometheus is not told" in str(w)]
+        assert [w for w in watch.live.status()["warnings"] if "Prometheus cannot find this trainer" in str(w)]
         watch.finish("Done.")

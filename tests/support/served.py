@@ -29,7 +29,7 @@ class Served:
     ) -> None:
         self.live = live or FakeLive()
         self.refused: list[str] = []
-        self.app = create_app(self.live, exposition, refused=self.refused.append, **options)
+        self.app = create_app(self.live, exposition, on_refusal=self.refused.append, **options)
         self.control = Control()
         self.control.attach(self.live)
         if token is not None:

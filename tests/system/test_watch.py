@@ -294,7 +294,7 @@ def test_nothing_served_needs_no_token(tmp_path: Path) -> None:
 def test_a_token_that_is_none_gives_the_port_back(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    with pytest.raises(ConfigError, match="is no file"):
+    with pytest.raises(ConfigError, match="is not a regular file"):
         listening(WatchConfig(port=port, token_file=str(tmp_path))).__enter__()
     socket.create_server(("127.0.0.1", port)).close()
 

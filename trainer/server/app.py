@@ -1,7 +1,7 @@
-"""The trainer's HTTP face: what `Live` and the exporter know, for people, scripts and Prometheus.
+"""The FastAPI app of a running trainer: status, metrics, events and health for people, scripts and Prometheus.
 
-It reads, and neither waits for the run nor the run for it. Whoever has the run's token may ask for more: a checkpoint, a pause,
-the run's end (`trainer/server/control_routes.py`); without a token there is no such route. `docs/status.md` describes the answers.
+Its routes only read: they never wait for the run, nor the run for them. With a token there are control routes too
+(`trainer/server/control_routes.py`). `docs/status.md` describes the answers.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from contextlib import contextmanager
 from typing import Annotated, Any
 
 import orjson
-from fastapi import FastAPI, Header, Query, Request, Response
-from fastapi.responses import PlainTextResponse, StreamingResponse
+from fastapi import Depends, FastAPI, Header, Query, Request, Response
+from fastapi.responses import PlainTextResponse
+from fastapi.sse import EventSourceResponse
 from starlette.exceptions import HTTPException
 
 from trainer.monitor.control import Control, ControlledRun
@@ -21,12 +22,12 @@ from trainer.monitor.snapshot import LiveRun
 from trainer.monitor.status_text import render
 from trainer.record.redact import redact, redact_all
 from trainer.server.control_routes import control_routes
-from trainer.server.events import Ticks, TickStream
-from trainer.server.middleware import Doorway, Refused
-from trainer.server.status_schema import EVENTS, METRICS, SENTENCE, STATUS
+from trainer.server.events import TickEvents
+from trainer.server.middleware import AllowedHosts, OnRefusal, RequestLimits, SafeResponses
+from trainer.server.status_schema import METRICS, SENTENCE, STATUS
 
 Exposition = Callable[[str | None], tuple[bytes, str]]
-Spent = Callable[[float], None]
+OnCpuSeconds = Callable[[float], None]
 
 ROUTES = """Draftscope trainer
 /status        the run as JSON; ?format=text for a table
@@ -46,8 +47,8 @@ _READY_STATES = ("running", "paused", "finishing")
 _REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "Refused", "content": SENTENCE}}
 
 
-class _ScrubbedRun:
-    """A run without the secrets that its command, an error or a warning may hold."""
+class _RedactedRun:
+    """A run without the secrets that its command, its error or its warnings may hold."""
 
     def __init__(self, live: LiveRun) -> None:
         self._live = live
@@ -61,51 +62,49 @@ def create_app(
     live: LiveRun,
     exposition: Exposition,
     allow_hosts: Sequence[str] = (),
-    spent: Spent = lambda _: None,
-    refused: Refused = lambda _: None,
+    on_cpu_seconds: OnCpuSeconds = lambda _: None,
+    on_refusal: OnRefusal = lambda _: None,
 ) -> FastAPI:
     """The routes that read.
 
-    `exposition` turns an Accept header into body and content type; `spent` is told each answer's CPU seconds, `refused` why a
-    request was refused.
+    `exposition` turns an Accept header into body and content type. `on_cpu_seconds` is called with the cost of each answer,
+    `on_refusal` with the reason of each refusal.
     """
-    # Without the pages of docs: they load their scripts from another host.
+    # No documentation pages: they load scripts from another host.
     app = FastAPI(
         title="Draftscope trainer", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, responses=_REFUSALS
     )
-    app.state.refused, app.state.routes = refused, ROUTES
-    app.add_middleware(Doorway, hosts=allow_hosts, refused=refused)
-    app.add_exception_handler(HTTPException, _refuse)
-    _add_signs_of_life(app, live, spent)
-    scrubbed = _ScrubbedRun(live)
-    app.state.ticks = Ticks(scrubbed, spent)
+    app.state.on_refusal, app.state.routes = on_refusal, ROUTES
+    app.state.events = TickEvents(_RedactedRun(live), on_cpu_seconds, on_refusal)
+    app.add_middleware(RequestLimits, on_refusal=on_refusal)  # the one added last comes first
+    app.add_middleware(AllowedHosts, hosts=allow_hosts, on_refusal=on_refusal)
+    app.add_middleware(SafeResponses)
+    app.add_exception_handler(HTTPException, _explain)
+    _add_health(app, live, on_cpu_seconds)
+    _add_events(app)
 
-    # These are plain `def`: a slow answer then holds a thread of the pool, not the event loop and /healthz with it.
+    # Plain `def`: a slow answer then holds a thread of the pool, not the event loop, and /healthz with it.
     @app.get("/status", responses=STATUS)
     def status(format: Annotated[str, Query(json_schema_extra={"enum": ["json", "text"]})] = "json") -> Response:
-        with _cpu_time(spent):
-            return _status_answer(scrubbed, format)
+        with _measured(on_cpu_seconds):
+            return _status_answer(_RedactedRun(live), format)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=METRICS)
     def metrics(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Response:
-        with _cpu_time(spent):
+        with _measured(on_cpu_seconds):
             body, content_type = exposition(accept)
         return Response(body, headers={"content-type": content_type})
-
-    @app.get("/events", response_class=StreamingResponse, responses=EVENTS)
-    async def events() -> Response:
-        return TickStream(app.state.ticks, refused)
 
     return app
 
 
 def add_control(app: FastAPI, control: Control, run: ControlledRun, token: bytes) -> None:
-    """From now on whoever has `token` may control the run."""
-    app.include_router(control_routes(control, run, token, app.state.refused))
+    """Add the routes by which a client that has `token` controls the run."""
+    app.include_router(control_routes(control, run, token, app.state.on_refusal))
     app.state.routes += CONTROL_ROUTES
 
 
-def _add_signs_of_life(app: FastAPI, live: LiveRun, spent: Spent) -> None:
+def _add_health(app: FastAPI, live: LiveRun, on_cpu_seconds: OnCpuSeconds) -> None:
     @app.get("/", response_class=PlainTextResponse)
     async def index() -> str:
         return str(app.state.routes)
@@ -116,9 +115,20 @@ def _add_signs_of_life(app: FastAPI, live: LiveRun, spent: Spent) -> None:
 
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"description": "Not ready", "content": SENTENCE}})
     def readyz() -> Response:
-        with _cpu_time(spent):
+        with _measured(on_cpu_seconds):
             ready, sentence = readiness(live.status())
         return PlainTextResponse(redact(sentence) + "\n", 200 if ready else 503)
+
+
+def _add_events(app: FastAPI) -> None:
+    events: TickEvents = app.state.events
+    app.add_api_route(
+        "/events",
+        events.stream,
+        response_class=EventSourceResponse,
+        responses={503: {"description": "Too many streams are open", "content": SENTENCE}},
+        dependencies=[Depends(events.limit)],
+    )
 
 
 def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
@@ -143,16 +153,19 @@ def _status_answer(live: LiveRun, form: str) -> Response:
     return PlainTextResponse(f"format must be json or text, got {form[:40]!r}\n", 400)
 
 
-async def _refuse(request: Request, error: Exception) -> Response:
+async def _explain(request: Request, error: Exception) -> Response:
+    """An HTTP error as one sentence; for a path or method that does not exist it names the list of those that do."""
     assert isinstance(error, HTTPException)
-    sentence = f"{request.method} {request.url.path[:200]}: {error.detail.lower()}; GET / lists what there is\n"
-    return PlainTextResponse(sentence, error.status_code, headers=error.headers)
+    sentence = error.detail
+    if error.status_code in (404, 405):
+        sentence = f"{request.method} {request.url.path[:200]}: {error.detail.lower()}; GET / lists what there is"
+    return PlainTextResponse(sentence + "\n", error.status_code, headers=error.headers)
 
 
 @contextmanager
-def _cpu_time(spent: Spent) -> Iterator[None]:
+def _measured(on_cpu_seconds: OnCpuSeconds) -> Iterator[None]:
     began = time.thread_time()
     try:
         yield
     finally:
-        spent(time.thread_time() - began)
+        on_cpu_seconds(time.thread_time() - began)

@@ -1,6 +1,6 @@
-"""The token that may control a run: a file in, its token out, made where there is none; an Authorization header in, yes or no out.
+"""The token that controls a run: reads it from its file, or makes that file, and checks Authorization headers against it.
 
-The token itself is in no message, no log and no file but its own.
+The token appears in no message, no log and no file but its own.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from trainer.errors import ConfigError
 
 log = logging.getLogger(__name__)
 
-SHORTEST, LONGEST = 16, 512
+MIN_LENGTH, MAX_LENGTH = 16, 512
 _OTHERS = stat.S_IROTH | stat.S_IWOTH | stat.S_IWGRP
 
 
 def read_token(file: str) -> bytes:
-    """The token that `file` holds, alone; a file that is missing is made with a random one, for its owner only.
+    """The token in `file`; a missing file is made with a random token, readable by its owner only.
 
-    Raises `ConfigError` where it cannot be read or made, or holds no token of 16 to 512 printable ASCII characters.
+    Raises `ConfigError` if the file cannot be read or made, or holds anything but a token of 16 to 512 printable ASCII characters.
     """
     path = Path(file)
     try:
@@ -38,8 +38,8 @@ def read_token(file: str) -> bytes:
         raise ConfigError(f"the token file {file} cannot be used: {reason}; choose another with --watch.token-file") from None
 
 
-def is_bearer(header: bytes, token: bytes) -> bool:
-    """Whether an Authorization header brings the token; how long it looks says nothing of how much of it is right."""
+def is_authorized(header: bytes, token: bytes) -> bool:
+    """Whether an Authorization header is `Bearer` and the token; compared in constant time."""
     scheme, _, given = header.partition(b" ")
     return hmac.compare_digest(given.strip(), token) and scheme.lower() == b"bearer"
 
@@ -47,31 +47,31 @@ def is_bearer(header: bytes, token: bytes) -> bool:
 def _read(path: Path) -> bytes:
     status = path.stat()
     if not stat.S_ISREG(status.st_mode):
-        raise ConfigError(f"the token file {path} is no file: give one that holds the token with --watch.token-file")
+        raise ConfigError(f"the token file {path} is not a regular file: name one with --watch.token-file")
     with path.open("rb") as file:
-        lines = file.read(2 * LONGEST).strip().split(b"\n")
+        lines = file.read(2 * MAX_LENGTH).strip().split(b"\n")
     token = lines[0]
-    printable = all(0x21 <= sign <= 0x7E for sign in token)
-    if len(lines) > 1 or not printable or not SHORTEST <= len(token) <= LONGEST:
-        wanted = f"one line of {SHORTEST} to {LONGEST} printable ASCII characters without a blank"
-        raise ConfigError(f"the token file {path} must hold a token, {wanted}: write one, or remove the file and it is made anew")
+    printable = all(0x21 <= byte <= 0x7E for byte in token)
+    if len(lines) > 1 or not printable or not MIN_LENGTH <= len(token) <= MAX_LENGTH:
+        wanted = f"one line of {MIN_LENGTH} to {MAX_LENGTH} printable ASCII characters without blanks"
+        raise ConfigError(f"the token file {path} must hold a token, {wanted}: write one, or remove the file to have one made")
     if status.st_mode & _OTHERS:
-        log.warning("Others than its owner can get at the token in %s: chmod 600 %s", path, path)
+        log.warning("Users other than its owner can read or replace the token in %s: chmod 600 %s", path, path)
     return token
 
 
 def _make(path: Path) -> None:
-    """A file that is there whole or not at all, and never in place of another's. Raises `OSError`."""
+    """Make the file, whole or not at all; a file that is there by then stays. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    partial = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         with os.fdopen(descriptor, "w") as file:
             file.write(secrets.token_urlsafe(32) + "\n")
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # somebody else was faster; theirs it is
-            os.link(draft, path)
+        with contextlib.suppress(FileExistsError):  # another process was faster: use its token
+            os.link(partial, path)
     finally:
-        draft.unlink()
-    log.info("Made a token to control runs with, in %s.", path)
+        partial.unlink()
+    log.info("Made a token for controlling runs, in %s.", path)

@@ -1,6 +1,6 @@
-"""An app and an address in, answers over HTTP out, from a thread and an event loop of their own.
+"""Serves the app with uvicorn, on a thread and an event loop of its own.
 
-Whatever breaks in it is logged once and training goes on.
+If the server dies, that is logged once and training goes on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fastapi import FastAPI
 
 from trainer.errors import ConfigError
 from trainer.server.connections import MOST_HEAD_BYTES, BoundedProtocol
-from trainer.server.events import Ticks
+from trainer.server.events import TickEvents
 
 log = logging.getLogger(__name__)
 
@@ -24,21 +24,21 @@ _STOP_SECONDS = 2.0
 
 
 class StatusServer:
-    """Serves an app on a thread of its own: `bind` first, before anything is loaded; then `start`; `stop` at the end."""
+    """`bind` first, before anything is loaded; then `start`; `stop` at the end."""
 
     def __init__(self, sock: socket.socket | None, token: bytes | None = None) -> None:
         self._socket = sock
-        self._ticks: Ticks | None = None
+        self._events: TickEvents | None = None
         self._server: uvicorn.Server | None = None
         self._thread: threading.Thread | None = None
         self.token = token
-        """What whoever controls the run has to send; None where nobody may."""
+        """What a client has to send to control the run; None if no client may."""
         self.address = None if sock is None else _url(sock)
-        """As in `http://127.0.0.1:9400`, with 0.0.0.0 where it listens on every address; None where nothing is served."""
+        """Such as `http://127.0.0.1:9400`, or with 0.0.0.0 if it listens on every address; None if nothing is served."""
 
     @staticmethod
     def bind(host: str, port: int) -> socket.socket | None:
-        """A listening socket; None for port -1, which serves nothing. Raises `ConfigError` where it can't be had."""
+        """A listening socket; None for port -1, which serves nothing. Raises `ConfigError` if the port cannot be opened."""
         if port == -1:
             return None
         try:
@@ -52,17 +52,17 @@ class StatusServer:
             if error.errno == errno.EADDRINUSE:
                 way_out = "choose another with --watch.port, or 0 for any free one"
                 raise ConfigError(f"port {port} on {host} is in use: another run or program listens there; {way_out}") from None
-            # Not `strerror` for both: socket.create_server adds its own words to it, a failed look-up has no errno of the system.
+            # create_server adds its own words to `strerror`; a failed look-up of the host has no errno of the system.
             reason = error.strerror if isinstance(error, socket.gaierror) else os.strerror(error.errno or 0)
-            raise ConfigError(f"port {port} on {host} can't be opened: {reason}; change --watch.host or --watch.port") from None
+            raise ConfigError(f"port {port} on {host} cannot be opened: {reason}; change --watch.host or --watch.port") from None
 
     def start(self, app: FastAPI) -> None:
-        """Answer from now on. Does nothing without a socket."""
+        """Answer requests from now on. Does nothing without a socket."""
         if self._socket is None:
             return
-        self._ticks = app.state.ticks
-        # uvicorn's own log is silent, Doorway speaks for it. Off the main thread it installs no signal handlers. X-Forwarded-For is
-        # not believed: whoever wrote another address into each request would pass every rate limit.
+        self._events = app.state.events
+        # uvicorn's own log is silent: `SafeResponses` logs failures. Off the main thread uvicorn installs no signal handlers.
+        # X-Forwarded-For is ignored: a client that wrote another address into each request would pass every rate limit.
         config = uvicorn.Config(
             app, http=BoundedProtocol, ws="none", lifespan="off", log_config=None, log_level=logging.CRITICAL, access_log=False,
             server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=MOST_HEAD_BYTES,
@@ -74,13 +74,13 @@ class StatusServer:
     def _serve(self, server: uvicorn.Server, sock: socket.socket) -> None:
         try:
             server.run(sockets=[sock])
-        except BaseException as error:  # uvicorn ends itself by SystemExit
+        except BaseException as error:  # uvicorn exits by SystemExit
             log.warning("the status server at %s has died, training goes on: %s: %s", self.address, type(error).__name__, error)
 
     def stop(self) -> None:
-        """End every answer and the thread, within about a second. May be called twice, and without `start`."""
-        if self._ticks is not None:
-            self._ticks.close()
+        """End every answer and the thread, within about a second. May be called twice, or without `start`."""
+        if self._events is not None:
+            self._events.close()
         if self._server is not None and self._thread is not None:
             self._server.should_exit = True
             self._thread.join(_STOP_SECONDS)
@@ -89,7 +89,7 @@ class StatusServer:
 
 
 def on_this_machine(address: str) -> str:
-    """An address as a browser on this machine opens it: what listens everywhere does so on the loopback address."""
+    """An address as a browser on this machine opens it: the loopback address in place of "every address"."""
     return address.replace("//0.0.0.0:", "//127.0.0.1:").replace("//[::]:", "//[::1]:")
 
 

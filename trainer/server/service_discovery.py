@@ -1,8 +1,8 @@
-"""Tells Prometheus where this trainer answers: an address in, a file in a folder that Prometheus reads (`file_sd`) out.
+"""Prometheus service discovery: publishes this trainer as a `file_sd` target.
 
-A file is whole or not there: it is written under a name that no `*.json` matches, flushed and renamed. It is taken away at an
-orderly end; after a crash it stays, so that Prometheus goes on asking, sees the trainer down and says so. What a crash leaves is
-overwritten by the resumed run, and removed by whoever answers at the same address next.
+The file appears whole or not at all: it is written under a name that `*.json` does not match, flushed and renamed. An orderly end
+removes it. After a crash it stays, so that Prometheus keeps scraping, sees the trainer down and alerts; the resumed run
+overwrites it, or the next trainer at the same address removes it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from urllib.parse import urlsplit
 
 
 def reachable(address: str) -> str:
-    """The host and port by which others reach a server at `address`: `http://0.0.0.0:9400` → `gpu-7:9400`.
+    """The host and port at which others reach a server at `address`: `http://0.0.0.0:9400` → `gpu-7:9400`.
 
-    One that listens on every interface is known by the machine's name, which other machines have to be able to look up.
+    A server on every interface goes by the machine's name, which other machines must be able to resolve.
     """
     parts = urlsplit(address)
     host = parts.hostname or ""
@@ -28,50 +28,50 @@ def reachable(address: str) -> str:
     return f"[{host}]:{parts.port}" if ":" in host else f"{host}:{parts.port}"
 
 
-class Announcement:
-    """The file in `folder` of a trainer that serves at `address`, as in `http://127.0.0.1:9400`; None where it serves nothing.
+class ServiceDiscoveryFile:
+    """The file in `folder` for a trainer at `address`, such as `http://127.0.0.1:9400`; None if it serves nothing.
 
-    Neither `publish` nor `withdraw` raises: each returns a sentence where it failed, else None. `rank` becomes the label of that
-    name, which tells the processes of one distributed run apart; see `rank_of`.
+    `publish` and `remove` do not raise: each returns a sentence if it failed, else None. `rank` becomes the label `rank`, which
+    tells the processes of one distributed run apart; see `rank_of`.
     """
 
     def __init__(self, folder: Path, run_id: str, address: str | None, rank: str | None = None) -> None:
         self.target = reachable(address) if address else None
-        """As in `gpu-7:9400`."""
+        """Such as `gpu-7:9400`."""
         self._path = folder / f"draftscope-{run_id}{f'-rank{rank}' if rank else ''}.json"
         self._text = json.dumps([{"targets": [self.target], "labels": {"rank": rank} if rank else {}}]) + "\n"
 
     def publish(self) -> str | None:
         if self.target is None:
-            return "Prometheus is not told of this trainer: --watch.port -1 serves nothing that it could ask."
+            return "Prometheus cannot find this trainer: --watch.port -1 serves nothing to scrape."
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             _write_whole(self._path, self._text)
             self._remove_predecessors()
         except OSError as error:
-            return f"Prometheus is not told of this trainer: {self._path} cannot be written ({error.strerror}); training goes on."
+            return f"Prometheus cannot find this trainer: {self._path} cannot be written ({error.strerror}); training goes on."
         return None
 
-    def withdraw(self) -> str | None:
+    def remove(self) -> str | None:
         try:
-            # Another process may have resumed the run on a file system without locks; then the file is its own.
+            # On a file system without locks another process may have resumed the run: then the file is that one's.
             if self._path.read_text(encoding="utf-8") == self._text:
                 self._path.unlink()
         except FileNotFoundError:
             return None
         except (OSError, UnicodeDecodeError) as error:
-            return f"{self._path} stays behind: {error}. Remove it, or Prometheus goes on asking for this trainer."
+            return f"{self._path} stays behind: {error}. Remove it, or Prometheus keeps scraping this trainer."
         return None
 
     def _remove_predecessors(self) -> None:
-        """Files of other runs that name our address: this process holds the port, so theirs have ended without an orderly end."""
+        """Files of other runs with our address: this process holds the port, so those runs crashed."""
         for path in self._path.parent.glob("draftscope-*.json"):
             if path != self._path and _targets(path) == [self.target]:
                 path.unlink(missing_ok=True)
 
 
 def rank_of(environment: dict[str, str] | os._Environ[str]) -> str | None:
-    """The process's rank as torchrun gives it; None where it is no number or there is none."""
+    """The process's rank from torchrun; None if it is missing or not a number."""
     rank = environment.get("RANK", "")
     return rank if rank.isascii() and rank.isdecimal() else None
 
@@ -92,7 +92,7 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _targets(path: Path) -> list[str]:
-    """The addresses in a file of ours; none where it is not one."""
+    """The addresses in a file of ours; none if it is not one."""
     try:
         (group,) = json.loads(path.read_text(encoding="utf-8"))
         return list(group["targets"])

@@ -108,7 +108,3 @@ STATUS: Responses = {200: {"description": "The run", "content": {"application/js
 METRICS: Responses = {
     200: {"description": "Every number", "content": {**SENTENCE, "application/openmetrics-text": {"schema": _TEXT}}},
 }
-EVENTS: Responses = {
-    200: {"description": "A message for each telemetry tick", "content": {"text/event-stream": {"schema": _TEXT}}},
-    503: {"description": "Too many streams are open", "content": SENTENCE},
-}
