@@ -9,7 +9,6 @@ import torch
 
 from tests.support.small import lay_out
 from tests.support.threads import eventually
-from trainer import build
 from trainer.build import load
 from trainer.config import BatchesConfig, DatasetConfig, DrafterConfig, LossConfig, QueuesConfig, TrainConfig
 from trainer.data.batches import TokenBatch
@@ -19,7 +18,8 @@ from trainer.pipeline.queues import OrderedQueue
 from trainer.pipeline.stages import Stages
 from trainer.run.preflight import Plan, check
 from trainer.target import features as targets
-from trainer.target.features import FeatureBatch, Target
+from trainer.target.features import FeatureBatch, FeatureExtractor
+from trainer.target.load import Target
 
 SLOTS = 2
 CONFIG = TrainConfig(
@@ -47,7 +47,7 @@ def plan() -> Plan:
     return check(CONFIG)
 
 
-def loaded(plan: Plan) -> tuple[Learner, list[Target]]:
+def loaded(plan: Plan) -> tuple[Learner, list[FeatureExtractor]]:
     live: Any = FakeLive()
     learner, target, _ = load(plan, live)
     return learner, target
@@ -60,13 +60,13 @@ def batch_of(seq: int, *lengths: int) -> TokenBatch:
 
 def test_threads_on_one_device_share_its_weights(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     models = []
-    whole = build.load_target_model
+    whole = Target.load
 
     def counted(*arguments: Any) -> Any:
         models.append(whole(*arguments))
         return models[-1]
 
-    monkeypatch.setattr(build, "load_target_model", counted)
+    monkeypatch.setattr(Target, "load", counted)
     learner, copies = loaded(plan)
     (model,) = models
     assert len(copies) == 3
@@ -113,7 +113,7 @@ def test_a_target_that_cannot_be_read_fails_the_run_by_then(plan: Plan, monkeypa
     def gone(*_: object) -> None:
         raise ConfigError("the weights of target 'tiny' cannot be read")
 
-    monkeypatch.setattr(build, "load_target_model", gone)
+    monkeypatch.setattr(Target, "load", gone)
     with pytest.raises(RuntimeError, match=r"^the weights of target 'tiny' cannot be read$") as failed:
         loaded(plan)
     assert isinstance(failed.value.__cause__, ConfigError)
@@ -124,12 +124,12 @@ def test_the_ring_has_a_slot_for_everybody_at_the_worst_moment(plan: Plan, monke
     entered: list[int] = []
     gate = threading.Event()
 
-    def run(_: Target, batch: TokenBatch, __: torch.Tensor) -> None:
+    def run(_: FeatureExtractor, batch: TokenBatch, __: torch.Tensor) -> None:
         entered.append(batch.seq)
         if batch.seq == 1:
             gate.wait(10)
 
-    monkeypatch.setattr(targets.Target, "_run", run)
+    monkeypatch.setattr(targets.FeatureExtractor, "_run", run)
     _, copies = loaded(plan)
     last = 12
     with Stages() as stages:

@@ -15,20 +15,17 @@ from trainer.errors import ConfigError
 from trainer.evaluate.online import Evaluator, Unmeasured
 from trainer.monitor.live import Live
 from trainer.run.preflight import Plan
-from trainer.target.features import FeatureRing, Target, borrow_weights
-from trainer.target.load import load_target_model
+from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 
 log = logging.getLogger(__name__)
 
 
-def load(plan: Plan, live: Live) -> tuple[Learner, list[Target], Evaluator | Unmeasured]:
+def load(plan: Plan, live: Live) -> tuple[Learner, list[FeatureExtractor], Evaluator | Unmeasured]:
     """The learner, a target for each target thread (threads on one device share its weights), and who measures acceptance."""
     config, placement = plan.config, plan.placement
     live.phase("loading the target")
     try:
-        models = {
-            device: load_target_model(config.target, placement.precision, device) for device in dict.fromkeys(placement.targets)
-        }
+        models = {device: plan.target.load(placement.precision, device) for device in dict.fromkeys(placement.targets)}
     except ConfigError as error:  # too late for that: the run has a folder
         raise RuntimeError(str(error)) from error
     ring = FeatureRing(
@@ -39,7 +36,7 @@ def load(plan: Plan, live: Live) -> tuple[Learner, list[Target], Evaluator | Unm
         dtype=placement.precision,
         device=placement.drafter,
     )
-    targets = {device: Target(model, plan.layer_ids, ring, keep_last=plan.keep_last) for device, model in models.items()}
+    targets = {device: FeatureExtractor(model, plan.layer_ids, ring, keep_last=plan.keep_last) for device, model in models.items()}
     weights = borrow_weights(models[placement.targets[0]], placement.drafter)
 
     live.phase("making the drafter")

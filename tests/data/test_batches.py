@@ -90,6 +90,19 @@ def test_moving_a_batch_changes_nothing_but_the_device() -> None:
     assert (moved.seq, moved.samples, moved.after) == (6, 2, batch.after)
 
 
+@settings(max_examples=60, deadline=None, database=None)
+@given(lengths=st.lists(st.integers(1, 13), max_size=40))
+def test_a_batch_holds_as_many_of_the_next_samples_as_fit(lengths: list[int]) -> None:
+    """The rule with plain sums, for the running total of `pack`."""
+    expected: list[list[int]] = []
+    for length in lengths:
+        if expected and sum(expected[-1]) + length <= 10:
+            expected[-1].append(length)
+        else:
+            expected.append([length])
+    assert sizes(list(pack(samples_of(*lengths), token_budget=10))) == expected
+
+
 @settings(max_examples=30, deadline=None, database=None)
 @given(lengths=st.lists(st.integers(1, 13), min_size=1, max_size=30), first_seq=st.sampled_from([0, 41]))
 def test_going_on_from_any_cursor_gives_the_same_batches(lengths: list[int], first_seq: int) -> None:

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from tests.data.test_chat_template import said
-from trainer.data.chat_template import Chat, GuardedChat, Tokenised
-from trainer.data.samples import Sample, Tokeniser, Visit, Visits, check_learnable, epoch_order
-from trainer.errors import ConfigError
+from trainer.data.chat_template import Chat, Tokenised
+from trainer.data.samples import Sample, Tokeniser, Visit, Visits, epoch_order
 from trainer.metrics.catalogue.training import DROP_REASONS
 from trainer.target.tiny import MASK, tiny_tokenizer
 
@@ -64,7 +63,7 @@ def test_what_nothing_can_be_learnt_from_is_dropped_and_told_of_once() -> None:
     samples, dropped = read(Visits(datasets.Dataset.from_list(rows), seed=0, epochs=2))
     assert [sample.index for sample in samples if sample.epoch == 1] == [i for i in epoch_order(5, 0, 1) if i in (0, 4)]
     assert sorted(dropped) == [
-        ("no_answer", "conversation 1: no two tokens of an answer follow each other in what is kept of it"),
+        ("no_answer", "conversation 1: no two tokens of an answer follow each other in the part that is kept"),
         ("no_answer", "conversation 2: it has no answer by the assistant"),
         ("no_answer", "conversation 3: it has no messages"),
     ]
@@ -79,17 +78,11 @@ def test_an_answer_that_is_cut_off_is_dropped() -> None:
 
 
 def test_a_conversation_that_the_chat_turns_away_is_dropped_with_its_reason() -> None:
-    chat = GuardedChat(tiny_tokenizer(), max_length=256, template_args={}, mask_token_id=MASK, vocab_size=260)
+    chat = Chat(tiny_tokenizer(), max_length=256, template_args={}, mask_token_id=MASK, vocab_size=260)
     samples, dropped = read(Visits(dataset("Yes", "It is <|mask|>", "No"), seed=0, epochs=2), chat)
     assert sorted(sample.index for sample in samples) == [0, 0, 2, 2]
-    assert dropped == [("mask_token", "conversation 1: it holds token 259 (<|mask|>), which stands for masks")]
+    assert dropped == [("mask_token", "conversation 1: it holds token 259 (<|mask|>), which stands for masked positions")]
 
 
 def test_the_reasons_are_those_of_the_catalogue() -> None:
     assert set(DROP_REASONS) == {"no_answer", "unaligned", "template", "malformed", "mask_token"}
-
-
-def test_data_without_anything_to_learn_is_refused_with_its_reasons() -> None:
-    check_learnable(dataset("", "", "Answer"), CHAT)
-    with pytest.raises(ConfigError, match=r"none of the 2 conversations has anything to learn from \(2: no two tokens"):
-        check_learnable(dataset("", ""), CHAT)

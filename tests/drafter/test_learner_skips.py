@@ -27,7 +27,7 @@ from trainer.drafter.learner import SKIPS_IN_A_ROW, DivergedError, Learner
 from trainer.drafter.loss import LossParts, drafter_loss
 from trainer.drafter.model import Drafter
 from trainer.drafter.optimizer import Optimizer
-from trainer.target.features import FeatureBatch, FeatureRing, Target, TargetWeights, borrow_weights
+from trainer.target.features import FeatureBatch, FeatureExtractor, FeatureRing, TargetWeights, borrow_weights
 
 
 def spoilt(batch: TokenBatch, value: float = math.nan, place: tuple[int, int] = (0, 0)) -> FeatureBatch:
@@ -109,7 +109,7 @@ def test_what_lies_in_the_unused_rest_of_a_slot_does_not_matter() -> None:
     slot.fill_(math.nan)
     release()
     learner = learner_for(config_of(loss=LossConfig(objective="distillation")))
-    (features,) = Target(MODEL, LAYERS, ring, keep_last=True).extract(iter(batches_of(1)))
+    (features,) = FeatureExtractor(MODEL, LAYERS, ring, keep_last=True).extract(iter(batches_of(1)))
     outcome = learner.learn(features)
     assert outcome is not None
     assert outcome.skipped == ""

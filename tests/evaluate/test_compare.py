@@ -25,7 +25,7 @@ def ask(text: str, category: str = "") -> Prompt:
 
 
 def test_prompts_become_tokens_with_their_number_and_category() -> None:
-    asked, left_out = read_prompts(tiny_chat(), [ask("Hi", "talk"), ask("Ho")], room=99)
+    asked, left_out = read_prompts(tiny_chat(), [ask("Hi", "talk"), ask("Ho")], limit=99)
     assert [(one.number, one.category) for one in asked] == [(0, "talk"), (1, "")]
     assert [one.token_ids for one in asked] == [tiny_chat().prompt_ids(ask(text).messages) for text in ("Hi", "Ho")]
     assert left_out == Counter()
@@ -33,30 +33,33 @@ def test_prompts_become_tokens_with_their_number_and_category() -> None:
 
 def test_prompts_that_are_too_long_are_left_out_and_counted() -> None:
     length = len(tiny_chat().prompt_ids(ask("Hi").messages))
-    asked, left_out = read_prompts(tiny_chat(), [ask("longer"), ask("Hi"), ask("longest")], room=length)
+    asked, left_out = read_prompts(tiny_chat(), [ask("longer"), ask("Hi"), ask("longest")], limit=length)
     assert [one.number for one in asked] == [1]
     assert left_out == Counter({"too_long": 2})
 
 
 class Picky:
-    def prompt_ids(self, messages: Sequence[dict[str, str]]) -> list[int] | Rejected:
-        said = messages[0]["content"]
-        return {"bad": Rejected("template", "the template refuses it"), "none": []}.get(said, [1, 2])  # type: ignore[return-value]
+    def prompt_ids(self, messages: Sequence[dict[str, str]], limit: int) -> list[int] | Rejected:
+        rejected = {
+            "bad": Rejected("template", "the template refuses it"),
+            "long": Rejected("too_long", "its 2 tokens are too many"),
+        }
+        return rejected.get(messages[0]["content"], [1, 2])
 
 
 def test_what_the_template_refuses_is_left_out() -> None:
-    asked, left_out = read_prompts(Picky(), [ask("bad"), ask("none"), ask("good")], room=9)  # type: ignore[arg-type]
+    asked, left_out = read_prompts(Picky(), [ask("bad"), ask("long"), ask("good")], limit=9)  # type: ignore[arg-type]
     assert [one.number for one in asked] == [2]
-    assert left_out == Counter({"template": 1, "empty": 1})
+    assert left_out == Counter({"template": 1, "too_long": 1})
 
 
 def test_nothing_left_is_an_error_with_an_example() -> None:
     with pytest.raises(ConfigError, match=r"none of the 1 prompts can be answered \(prompt 1: the template refuses it\): look at"):
-        read_prompts(Picky(), [ask("bad")], room=9)  # type: ignore[arg-type]
+        read_prompts(Picky(), [ask("bad")], limit=9)  # type: ignore[arg-type]
     with pytest.raises(
-        ConfigError, match=r"its 2 tokens leave no room .*: shorten them, or give a smaller number of --max-new-tokens"
+        ConfigError, match=r"its 2 tokens are too many.*: shorten them, or give a smaller number of --max-new-tokens"
     ):
-        read_prompts(Picky(), [ask("good")], room=1)  # type: ignore[arg-type]
+        read_prompts(Picky(), [ask("long")], limit=1)  # type: ignore[arg-type]
 
 
 class Log:

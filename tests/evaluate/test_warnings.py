@@ -13,6 +13,7 @@ from trainer.data.conversations import fingerprint, load_conversations
 from trainer.data.prompts import fingerprint_prompts, load_prompts
 from trainer.evaluate.warnings import Use, cautions
 from trainer.formats.load import Trained, TrainingFacts
+from trainer.target.load import Target
 from trainer.target.provenance import NAME
 
 DRAFTER = tiny_drafter()
@@ -25,7 +26,14 @@ def trained(*, target: str | None = "tiny", step: int | None = 3, **facts: Any) 
 
 
 def told(drafter: Trained, **other: Any) -> list[str]:
-    use = {"target": "tiny", "precision": "float32", "template_args": {"enable_thinking": "false"}, "prompts": "some.txt", **other}
+    target = other.pop("target", "tiny")
+    use = {
+        "target": Target(name=target, source=target),
+        "precision": "float32",
+        "template_args": {"enable_thinking": "false"},
+        "prompts": "some.txt",
+        **other,
+    }
     return list(cautions(drafter, Use(**use)))
 
 

@@ -20,7 +20,7 @@ from trainer.errors import ConfigError
 from trainer.formats import zlab
 from trainer.formats.export import CARD, ExportConfig, UnequalError, check_written, export
 from trainer.formats.load import PROVENANCE, load_trained
-from trainer.target.tiny import tiny_model, tiny_tokenizer
+from trainer.target.tiny import tiny_config, tiny_model, tiny_tokenizer
 
 
 def config(folder: Path, **knobs: Any) -> ExportConfig:
@@ -163,14 +163,12 @@ def test_an_unknown_checkpoint_makes_no_folder(tmp_path: Path, run: Path) -> Non
 
 
 def test_a_target_that_it_does_not_fit_is_refused(tmp_path: Path, run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = trainer.formats.export.load_config
-
-    def other_base(name: str) -> Any:
-        config = real(name)
+    def other_base() -> Any:
+        config = tiny_config()
         config.rope_parameters = {"rope_type": "default", "rope_theta": 1e6}
         return config
 
-    monkeypatch.setattr(trainer.formats.export, "load_config", other_base)
+    monkeypatch.setattr("trainer.target.load.tiny_config", other_base)
     assert "rope_theta 10000.0, and that of target 'tiny' has rope_theta 1000000.0" in refusal(config(tmp_path))
     assert left_in(tmp_path) == ["a"]
 

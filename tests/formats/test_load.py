@@ -58,7 +58,7 @@ def test_a_checkpoint_stands_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     run = make_run(tmp_path, steps=(3, 6))
     alone = shutil.copytree(checkpoint_of(run, 3), tmp_path / "elsewhere" / "taken")
     shutil.rmtree(run)
-    monkeypatch.setattr("trainer.formats.load.load_config", lambda name: pytest.fail("its target is not needed"))
+    monkeypatch.setattr("trainer.formats.load.Target.find", lambda name: pytest.fail("its target is not needed"))
     trained = load_trained(str(alone), tmp_path)
     assert holds_step(trained, 3)
     facts = trained.facts

@@ -12,8 +12,8 @@ from trainer.errors import ConfigError
 from trainer.formats import speculators, zlab
 from trainer.formats.export import ExportConfig, export
 from trainer.formats.load import drafter_with
-from trainer.target.load import describe
-from trainer.target.tiny import tiny_config, tiny_model, tiny_tokenizer
+from trainer.target.load import Target
+from trainer.target.tiny import tiny_model, tiny_tokenizer
 
 BLOCK = 4
 
@@ -61,7 +61,7 @@ def test_it_reads_back_as_the_same_drafter(folder: Path) -> None:
 
 def test_a_target_that_only_we_know_cannot_be_named() -> None:
     with pytest.raises(ConfigError, match="`tiny` is known to Draftscope alone: give --target"):
-        speculators.config_json(tiny_architecture(), tiny_config(), describe("tiny"), torch.float32)
+        speculators.config_json(tiny_architecture(), Target.find("tiny"), torch.float32)
 
 
 def their_drafter(folder: Path) -> Any:

@@ -12,6 +12,7 @@ from rich.console import Console
 from transformers import PreTrainedTokenizerFast
 
 import trainer.prepare.command
+import trainer.target.load
 from trainer.__main__ import main
 from trainer.cli import parse
 from trainer.data.chat_template import Chat, Tokenised
@@ -20,6 +21,7 @@ from trainer.data.prompts import load_prompts
 from trainer.errors import ConfigError
 from trainer.prepare.answer_store import Answers, Said
 from trainer.prepare.command import PrepareConfig, prepare
+from trainer.target.load import Target
 from trainer.target.provenance import mismatches, read_provenance
 from trainer.target.tiny import END, tiny_tokenizer
 
@@ -66,7 +68,7 @@ def test_conversations_are_written_with_how_they_were_made(tmp_path: Path) -> No
     assert (told["prompts"], told["template_args"]) == ("stdlib", {"loud": "true"})
     assert told["exact"] == told["conversations"]
     assert {"torch", "transformers", "tokenizers", "datasets", "python"} <= set(told["versions"])
-    assert mismatches(told, target="tiny", precision="float32", template_args={"loud": "true"}) == []
+    assert mismatches(told, target=Target.find("tiny"), precision="float32", template_args={"loud": "true"}) == []
     assert all(row["category"] for row in train)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
@@ -92,7 +94,7 @@ def test_an_answer_is_what_the_target_says_to_the_question(tmp_path: Path, turns
     asked = config(tmp_path, prompts=several_turns(tmp_path), turns=turns, held_out_ratio=0)
     made = load_conversations(str(prepare(asked, QUIET)))
     assert max(len(row["messages"]) for row in made) == (3 if turns == 1 else 5 if turns == 2 else 9)
-    chat, model = Chat(tiny_tokenizer()), trainer.prepare.command.load_target_model("tiny", torch.float32, "cpu")
+    chat, model = Chat(tiny_tokenizer()), Target.find("tiny").load(torch.float32, "cpu")
     for row in made:
         assert [message["role"] for message in row["messages"][:2]] == ["system", "user"]
         tokenised = chat.tokenise(row["messages"])
@@ -197,13 +199,13 @@ def test_a_failure_at_the_end_loses_no_answer(tmp_path: Path, monkeypatch: pytes
             prepare(config(tmp_path), QUIET)
     assert expected is KeyboardInterrupt or "(No space left on device)" in str(told.value)
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
-    monkeypatch.setattr(trainer.prepare.command, "load_target_model", lambda *_: pytest.fail("everything is answered"))
+    monkeypatch.setattr(Target, "load", lambda *_: pytest.fail("everything is answered"))
     prepare(config(tmp_path), QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_what_cannot_work_is_said_before_a_model_is_loaded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.prepare.command, "load_target_model", lambda *_: pytest.fail("loaded a model"))
+    monkeypatch.setattr(Target, "load", lambda *_: pytest.fail("loaded a model"))
     (tmp_path / "there").mkdir()
     (tmp_path / "empty.txt").touch()
     for knobs, complaint in [
@@ -221,8 +223,8 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(tmp_path: Path, monke
 
 
 def test_an_output_that_another_process_has_made_meanwhile_is_left_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.prepare.command, "outline_target", lambda _: (tmp_path / "out").mkdir())
-    monkeypatch.setattr(trainer.prepare.command, "load_target_model", lambda *_: pytest.fail("loaded a model"))
+    monkeypatch.setattr(Target, "outline", lambda _: (tmp_path / "out").mkdir())
+    monkeypatch.setattr(Target, "load", lambda *_: pytest.fail("loaded a model"))
     with pytest.raises(ConfigError, match="exists already"):
         prepare(config(tmp_path), QUIET)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
@@ -308,13 +310,13 @@ def test_the_command_told_asks_for_the_same(tmp_path: Path) -> None:
 
 
 def test_template_arguments_reach_the_template(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def tokenizer(_: str) -> PreTrainedTokenizerFast:
+    def tokenizer() -> PreTrainedTokenizerFast:
         made = tiny_tokenizer()
         made.chat_template = "{% if loud is false %}quiet:{% endif %}" + made.chat_template
         return made
 
     asked: list[str] = []
-    monkeypatch.setattr(trainer.prepare.command, "load_tokenizer", tokenizer)
+    monkeypatch.setattr(trainer.target.load, "tiny_tokenizer", tokenizer)
     original = trainer.prepare.command.answer_all
 
     def spy(model: object, questions: Any, **knobs: Any) -> object:

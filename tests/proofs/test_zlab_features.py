@@ -22,7 +22,7 @@ from trainer.data.chat_template import Tokenised
 from trainer.data.samples import Tokeniser, Visit
 from trainer.drafter import learner, loss
 from trainer.drafter.model import Drafter, drafter_architecture, spread_layer_ids
-from trainer.target.features import FeatureRing, Target, borrow_weights
+from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 from trainer.target.tiny import END, MASK
 
 BLOCK, LAYER_IDS = 8, (1, 3, 5)
@@ -68,7 +68,7 @@ class Meeting:
         visits = (Visit(row, index, 0, index) for index, row in enumerate(self.rows))
         (batch,) = pack(Tokeniser(tiny_chat(), lambda *_: None)(visits), token_budget=512)
         ring = FeatureRing(1, 512, (len(layer_ids) + keep_last) * SHAPE["hidden_size"], torch.float32, torch.device("cpu"))
-        (features,) = Target(self.model, tuple(layer_ids), ring, keep_last=keep_last).extract(iter([batch]))
+        (features,) = FeatureExtractor(self.model, tuple(layer_ids), ring, keep_last=keep_last).extract(iter([batch]))
         return study(self.drafter, borrow_weights(self.model, torch.device("cpu")), features)
 
     def loop(self, document: int, script: Callable[[int], list[int]]) -> tuple[Any, list[Round]]:

@@ -11,7 +11,7 @@ import torch
 from tests.support.overfit import Exam, by_our_command, by_their_loop, export, learn, said_in, tokens_per_round
 from trainer.data.chat_template import Chat
 from trainer.target import smollm2
-from trainer.target.load import load_target_model, load_tokenizer
+from trainer.target.load import Target
 
 BLOCK, TOKENS = 16, 65  # the first token comes with the prompt, then four blocks
 FLAGS = f"""--max-steps 260 --drafter.block-size {BLOCK} --drafter.layers 2 --drafter.anchors 32 --dataset.max-length 160
@@ -30,7 +30,7 @@ QUESTIONS = (
 
 def greedy_answers(chat: Chat) -> list[list[dict[str, str]]]:
     """What the target says by transformers' own loop, cut where the exam ends."""
-    model = load_target_model("demo", torch.float32, "cpu")
+    model = Target.find("demo").load(torch.float32, "cpu")
     conversations = []
     for question in QUESTIONS:
         asked = [{"role": "user", "content": question}]
@@ -45,7 +45,7 @@ def greedy_answers(chat: Chat) -> list[list[dict[str, str]]]:
 def test_what_was_learnt_of_a_real_target_is_accepted_where_it_is_served(tmp_path: Path) -> None:
     if missing := smollm2.missing_parts():
         pytest.skip(missing)
-    chat = Chat(load_tokenizer("demo"))
+    chat = Chat(Target.find("demo").tokenizer)
     exam = Exam("demo", greedy_answers(chat), TOKENS)
     exported = export(learn(exam, tmp_path, FLAGS), tmp_path / "exported")
     theirs = by_their_loop(exam, exported)

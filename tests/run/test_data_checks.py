@@ -12,20 +12,21 @@ from tokenizers import AddedToken
 from tests.support import chat_templates as shapes
 from tests.support.sources import ROOT
 from trainer.config import LossConfig
-from trainer.data.chat_template import GuardedChat
-from trainer.data.conversations import Rejected
+from trainer.data.chat_template import Chat, Tokenised
+from trainer.data.conversations import Message, Rejected
 from trainer.errors import ConfigError
 from trainer.run.data_checks import (
-    LOOKED_AT,
+    SURVEY_SIZE,
     Survey,
-    another_prompt,
+    check_learnable,
     check_mask_unused,
     check_tokenizer,
-    far_gamma,
-    little_to_learn,
-    missing_thoughts,
     survey,
-    unmeasured,
+    warn_of_gamma,
+    warn_of_little_to_learn,
+    warn_of_missing_thoughts,
+    warn_of_no_evaluation,
+    warn_of_other_prompts,
 )
 from trainer.target.tiny import MASK, tiny_tokenizer
 
@@ -33,10 +34,10 @@ TINY = tiny_tokenizer()
 QWEN3 = shapes.byte_level(shapes.QWEN3, "<|im_start|> <|im_end|>", bos="<|im_start|>", eos="<|im_end|>")
 
 
-def chat(tokenizer: Any = TINY, *, mask: int = 0, size: int = 1000, length: int = 4096, **template_args: Any) -> GuardedChat:
+def chat(tokenizer: Any = TINY, *, mask: int = 0, size: int = 1000, length: int = 4096, **template_args: Any) -> Chat:
     """Its mask token is tiny's own, and with other tokenizers one behind all of theirs."""
     mask = mask or (MASK if tokenizer is TINY else 999)
-    return GuardedChat(tokenizer, max_length=length, template_args=template_args, mask_token_id=mask, vocab_size=size)
+    return Chat(tokenizer, max_length=length, template_args=template_args, mask_token_id=mask, vocab_size=size)
 
 
 def talk(answer: str, question: str = "Why?", **more: str) -> list[dict[str, str]]:
@@ -51,7 +52,7 @@ def saved(talks: Sequence[list[dict[str, str]]]) -> datasets.Dataset:
 
 
 def test_a_conversation_with_the_mask_token_is_turned_away() -> None:
-    turned_away = Rejected("mask_token", "it holds token 259 (<|mask|>), which stands for masks")
+    turned_away = Rejected("mask_token", "it holds token 259 (<|mask|>), which stands for masked positions")
     assert chat().tokenise(talk("It says <|mask|> here.")) == turned_away
     assert chat().tokenise(talk("Because.", "What is <|mask|>?")) == turned_away, "the context counts too"
     assert chat().prompt_ids(talk("", "What is <|mask|>?")[:1]) == turned_away
@@ -92,18 +93,20 @@ def test_a_mask_token_that_texts_commonly_use_is_refused_and_a_single_row_is_not
     with pytest.raises(ConfigError) as refused:
         check_mask_unused(found, e, TINY)
     assert str(refused.value) == (
-        "drafter.mask_token_id must be a token that no text uses, got 101 (e), which 20 of the 20 conversations looked at hold: "
-        "leave it out to have an unused one found"
+        "drafter.mask_token_id must be a token that no text uses, got 101 (e), which 20 of the 20 conversations examined hold: "
+        "leave it out to have an unused one chosen"
     )
     for poisoned, rows in ((1, 2), (1, 20), (6, 128)):
-        check_mask_unused(found_with(looked_at=rows, mask_token=poisoned), MASK, TINY)
+        check_mask_unused(found_with(examined=rows, mask_token=poisoned), MASK, TINY)
     for poisoned, rows in ((2, 20), (7, 128)):
         with pytest.raises(ConfigError, match=f"which {poisoned} of the {rows} conversations"):
-            check_mask_unused(found_with(looked_at=rows, mask_token=poisoned), MASK, TINY)
+            check_mask_unused(found_with(examined=rows, mask_token=poisoned), MASK, TINY)
 
 
-def found_with(*, looked_at: int = 20, thoughtful: int = 0, unasked: int = 0, **reasons: int) -> Survey:
-    return Survey(looked_at=looked_at, reasons=Counter(reasons), thoughtful=thoughtful, unasked=unasked)
+def found_with(*, examined: int = 20, with_thoughts: int = 0, other_prompt: int = 0, **reasons: int) -> Survey:
+    return Survey(
+        examined=examined, reasons=Counter(reasons), details=Counter(), with_thoughts=with_thoughts, other_prompt=other_prompt
+    )
 
 
 # What the data are like.
@@ -112,18 +115,49 @@ def found_with(*, looked_at: int = 20, thoughtful: int = 0, unasked: int = 0, **
 def test_the_survey_looks_at_rows_from_everywhere() -> None:
     rows = [talk("Yes.")] * 900 + [talk("")] * 100
     found = survey(saved(rows), chat())
-    assert found.looked_at == LOOKED_AT
+    assert found.examined == SURVEY_SIZE
     assert found.reasons == {"no_answer": 12}
-    assert found.learnable == LOOKED_AT - 12
-    assert survey(saved(rows[:3]), chat()).looked_at == 3
+    assert found.learnable == SURVEY_SIZE - 12
+    assert survey(saved(rows[:3]), chat()).examined == 3
+
+
+def check_all(talks: Sequence[list[dict[str, str]]]) -> int:
+    """`check_learnable` after its survey; returns how many conversations were tokenised."""
+    data, counting = saved(talks), CountingChat(TINY)
+    check_learnable(data, counting, survey(data, counting))
+    return counting.tokenised
+
+
+class CountingChat(Chat):
+    tokenised = 0
+
+    def tokenise(self, messages: Sequence[Message]) -> Tokenised | Rejected:
+        self.tokenised += 1
+        return super().tokenise(messages)
+
+
+def test_data_without_anything_to_learn_is_refused_with_its_reasons() -> None:
+    assert check_all([talk(""), talk(""), talk("Answer")]) == 3
+    with pytest.raises(ConfigError, match=r"none of the 2 conversations has anything to learn from \(2: no two tokens"):
+        check_all([talk(""), talk("")])
+
+
+def test_data_are_read_beyond_the_survey_only_until_there_is_something_to_learn() -> None:
+    rows = [talk("")] * 900
+    rows[14] = talk("Answer")
+    assert check_all(rows) == SURVEY_SIZE, "the survey has rows 0, 7, 14 …"
+    rows[10], rows[14] = talk("Answer"), talk("")
+    assert check_all(rows) == SURVEY_SIZE + 9, "rows 1 to 10 without 7"
+    with pytest.raises(ConfigError, match=r"none of the 300 conversations .* \(300: no two tokens"):
+        check_all([talk("")] * 300)
 
 
 def test_data_of_which_little_can_be_learnt_get_a_warning_with_the_share() -> None:
     found = survey(saved([talk("Yes.")] * 4 + [talk("")] * 5 + [talk("<|mask|> it is.")]), chat())
-    assert list(little_to_learn(found)) == [
-        "Only 4 of the 10 conversations looked at can be learnt from (5 no answer, 1 mask token); the rest will be left out."
+    assert list(warn_of_little_to_learn(found)) == [
+        "Only 4 of the 10 conversations examined can be learnt from (5 no answer, 1 mask token); the rest will be dropped."
     ]
-    assert list(little_to_learn(found_with(looked_at=10, no_answer=5))) == []
+    assert list(warn_of_little_to_learn(found_with(examined=10, no_answer=5))) == []
 
 
 # Template and thinking mode.
@@ -139,25 +173,27 @@ PLAIN = [talk("Yes."), [*talk("No."), *talk("Yes.", "And now?")]]
 @pytest.mark.parametrize("messages", THOUGHTS)
 def test_thoughts_in_data_whose_template_switches_them_off_are_warned_of(messages: list[dict[str, str]]) -> None:
     found = survey(saved([messages] * 10), chat(QWEN3, enable_thinking=False))
-    assert (found.thoughtful, found.unasked, found.learnable) == (10, 10, 10)
-    (sentence,) = another_prompt(found)
-    assert sentence.startswith("In 10 of the 10 conversations looked at, the answer does not stand behind what the target is given")
+    assert (found.with_thoughts, found.other_prompt, found.learnable) == (10, 10, 10)
+    (sentence,) = warn_of_other_prompts(found)
+    assert sentence.startswith(
+        "In 10 of the 10 conversations examined, the answer does not follow the prompt that the target is given"
+    )
     served = survey(saved([messages] * 10), chat(QWEN3))
-    assert (served.thoughtful, served.unasked) == (10, 0)
-    assert list(another_prompt(served)) == []
+    assert (served.with_thoughts, served.other_prompt) == (10, 0)
+    assert list(warn_of_other_prompts(served)) == []
 
 
 @pytest.mark.parametrize("messages", PLAIN)
 def test_answers_without_thoughts_stand_where_they_are_asked_for(messages: list[dict[str, str]]) -> None:
     for arguments in ({}, {"enable_thinking": False}, {"enable_thinking": True}):
         found = survey(saved([messages] * 10), chat(QWEN3, **arguments))
-        assert (found.thoughtful, found.unasked, found.learnable) == (0, 0, 10)
+        assert (found.with_thoughts, found.other_prompt, found.learnable) == (0, 0, 10)
 
 
 def test_a_few_such_answers_are_no_mode() -> None:
-    assert list(another_prompt(found_with(looked_at=20, unasked=1))) == []
-    assert list(another_prompt(found_with(looked_at=128, unasked=6))) == []
-    assert len(list(another_prompt(found_with(looked_at=128, unasked=7)))) == 1
+    assert list(warn_of_other_prompts(found_with(examined=20, other_prompt=1))) == []
+    assert list(warn_of_other_prompts(found_with(examined=128, other_prompt=6))) == []
+    assert len(list(warn_of_other_prompts(found_with(examined=128, other_prompt=7)))) == 1
 
 
 @pytest.mark.parametrize(
@@ -166,20 +202,20 @@ def test_a_few_such_answers_are_no_mode() -> None:
 def test_no_known_template_is_warned_of_for_plain_answers(template: str) -> None:
     tokenizer = shapes.byte_level(template, "<|im_start|> <|im_end|>", bos="<|im_start|>", eos="<|im_end|>")
     found = survey(saved(PLAIN), chat(tokenizer))
-    assert (found.unasked, found.learnable) == (0, 2)
+    assert (found.other_prompt, found.learnable) == (0, 2)
 
 
 def test_a_target_that_is_asked_to_think_and_never_does_in_the_data_is_warned_of() -> None:
-    found = found_with(looked_at=20)
-    (sentence,) = missing_thoughts(found, QWEN3, {})
+    found = found_with(examined=20)
+    (sentence,) = warn_of_missing_thoughts(found, QWEN3, {})
     assert sentence == (
-        "None of the 20 conversations looked at has thoughts, but the target's template asks for them: add "
+        "None of the 20 conversations examined has thoughts, but the target's template asks for them: add "
         "--dataset.template-args enable_thinking false if it is served without, or train on answers that have them."
     )
-    assert len(list(missing_thoughts(found, QWEN3, {"enable_thinking": True}))) == 1
-    assert list(missing_thoughts(found, QWEN3, {"enable_thinking": False})) == []
-    assert list(missing_thoughts(found_with(looked_at=20, thoughtful=1), QWEN3, {})) == []
-    assert list(missing_thoughts(found, TINY, {})) == [], "its template has no such switch"
+    assert len(list(warn_of_missing_thoughts(found, QWEN3, {"enable_thinking": True}))) == 1
+    assert list(warn_of_missing_thoughts(found, QWEN3, {"enable_thinking": False})) == []
+    assert list(warn_of_missing_thoughts(found_with(examined=20, with_thoughts=1), QWEN3, {})) == []
+    assert list(warn_of_missing_thoughts(found, TINY, {})) == [], "its template has no such switch"
 
 
 # Settings.
@@ -187,23 +223,25 @@ def test_a_target_that_is_asked_to_think_and_never_does_in_the_data_is_warned_of
 
 @pytest.mark.parametrize(("block", "gamma"), [(16, 3.4), (16, 14.1), (10, 2.4), (8, 8.1)])
 def test_a_decay_far_from_the_rule_is_warned_of(block: int, gamma: float) -> None:
-    (sentence,) = far_gamma(LossConfig(gamma=gamma), block)
+    (sentence,) = warn_of_gamma(LossConfig(gamma=gamma), block)
     usual = {16: 7, 10: 5, 8: 4}[block]
-    assert sentence.startswith(f"loss.gamma is {gamma:g}, and {usual} goes with blocks of {block} tokens: late guesses")
+    assert sentence.startswith(
+        f"loss.gamma is {gamma:g}, and the usual value for blocks of {block} tokens is {usual}: late positions"
+    )
     assert ("next to nothing" in sentence) == (gamma < usual)
 
 
 @pytest.mark.parametrize(("block", "gamma"), [(16, None), (16, 7.0), (16, 4.0), (16, 14.0), (8, 7.0), (10, 2.5)])
 def test_a_decay_near_the_rule_is_not(block: int, gamma: float | None) -> None:
-    assert list(far_gamma(LossConfig(gamma=gamma), block)) == []
+    assert list(warn_of_gamma(LossConfig(gamma=gamma), block)) == []
 
 
 def test_nothing_to_measure_acceptance_on_is_said_unless_nobody_asked() -> None:
-    assert list(unmeasured(500, False, "talks")) == [
-        "No acceptance will be measured while training, since data 'talks' has no held-out conversation that can be asked: "
+    assert list(warn_of_no_evaluation(500, False, "talks")) == [
+        "No acceptance will be measured while training, since data 'talks' has no held-out conversation that can be used: "
         "give --evaluate.prompts, or --evaluate.every 0 to go without."
     ]
-    assert list(unmeasured(500, True, "talks")) == list(unmeasured(0, False, "talks")) == []
+    assert list(warn_of_no_evaluation(500, True, "talks")) == list(warn_of_no_evaluation(0, False, "talks")) == []
 
 
 # Their page.

@@ -1,6 +1,7 @@
 """trainer/run/preflight.py: what a run will be made of, checked without a weight, and what a checkpoint of it fits."""
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +23,16 @@ from trainer.config import (
     TrainConfig,
     WatchConfig,
 )
+from trainer.data.chat_template import Chat
 from trainer.data.conversations import Rejected
 from trainer.data.samples import tokenise
 from trainer.drafter.model import Drafter
 from trainer.errors import ConfigError
 from trainer.run import preflight
+from trainer.run.data_checks import SURVEY_SIZE
 from trainer.run.preflight import Plan, check
 from trainer.target import load
+from trainer.target.load import Target
 from trainer.target.smollm2 import missing_parts
 from trainer.target.tiny import MASK, tiny_config, tiny_model
 
@@ -59,6 +63,25 @@ def test_a_plan_tells_all_of_a_run_before_a_weight_is_read(monkeypatch: pytest.M
     assert plan.placement.precision == torch.float32
 
 
+def test_one_pass_tokenises_each_conversation_that_it_examines_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokenise, prompt_ids = Chat.tokenise, Chat.prompt_ids
+    calls: Counter[str] = Counter()
+
+    def counted(self: Chat, messages: Any) -> Any:
+        calls[str(messages)] += 1
+        return tokenise(self, messages)
+
+    def prompted(self: Chat, messages: Any, **arguments: Any) -> Any:
+        calls[f"prompt {messages}"] += 1
+        return prompt_ids(self, messages, **arguments)
+
+    monkeypatch.setattr(Chat, "tokenise", counted)
+    monkeypatch.setattr(Chat, "prompt_ids", prompted)
+    plan = check(CONFIG)
+    assert plan.held_out is not None
+    assert sum(calls.values()) == len(calls) == SURVEY_SIZE + 2 * len(plan.held_out.prompts)
+
+
 def test_what_is_asked_for_wins_over_what_is_found() -> None:
     plan = check(replace(CONFIG, drafter=DrafterConfig(mask_token_id=7, target_layer_ids=(0, 4))))
     assert (plan.mask_token_id, plan.layer_ids) == (7, (0, 4))
@@ -76,9 +99,9 @@ def test_a_conversation_may_be_as_long_as_the_target_can_read_and_no_longer() ->
 
 
 def test_a_target_that_names_no_limit_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    described = replace(load.describe("tiny"), max_positions=0)
-    monkeypatch.setattr("trainer.run.preflight.describe", lambda _: described)
-    assert check(length(8192)).target.max_positions == 0
+    described = replace(Target.find("tiny").description, max_positions=0)
+    monkeypatch.setattr(Target, "description", described)
+    assert check(length(8192)).target.description.max_positions == 0
 
 
 def test_frequencies_that_change_with_the_length_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,7 +160,7 @@ def test_the_demo_data_are_made_for_the_demo_target_in_float32(precision: Precis
 
 def test_data_that_say_how_they_were_made_need_no_guess_about_thoughts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = saved(tmp_path / "data", "Yes.", "No.")
-    monkeypatch.setattr(preflight, "missing_thoughts", lambda *_: iter(["No thoughts."]))
+    monkeypatch.setattr(preflight, "warn_of_missing_thoughts", lambda *_: iter(["No thoughts."]))
     assert check(replace(CONFIG, data=data)).warnings == ("No thoughts.",)
     (tmp_path / "data" / "provenance.json").write_text('{"target": "tiny"}')
     assert check(replace(CONFIG, data=data)).warnings == ()
@@ -147,7 +170,7 @@ def test_what_may_be_meant_is_a_warning_and_no_more(tmp_path: Path) -> None:
     data = saved(tmp_path / "data", "Yes.", "", "", held_out=False)
     plan = check(replace(CONFIG, data=data, loss=LossConfig(gamma=1.0)))
     assert [warning.split(",")[0].split(" can be")[0] for warning in plan.warnings] == [
-        "Only 1 of the 3 conversations looked at",
+        "Only 1 of the 3 conversations examined",
         "loss.gamma is 1",
         "No acceptance will be measured while training",
     ]
@@ -155,7 +178,7 @@ def test_what_may_be_meant_is_a_warning_and_no_more(tmp_path: Path) -> None:
 
 
 def test_a_common_token_is_no_mask() -> None:
-    with pytest.raises(ConfigError, match=r"got 101 \(e\), which 128 of the 128 conversations looked at hold: leave it out"):
+    with pytest.raises(ConfigError, match=r"got 101 \(e\), which 128 of the 128 conversations examined hold: leave it out"):
         check(replace(CONFIG, drafter=DrafterConfig(mask_token_id=ord("e"))))
 
 

@@ -26,8 +26,8 @@ from trainer.errors import ConfigError
 from trainer.formats.export import ExportConfig, export
 from trainer.formats.load import load_trained
 from trainer.run.warm_start import digest, read_warm_start, resumed_shape, take_shape
-from trainer.target.features import FeatureRing, Target, borrow_weights
-from trainer.target.load import load_target_model
+from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
+from trainer.target.load import Target
 from trainer.target.tiny import MASK, tiny_tokenizer
 from trainer.train import train
 
@@ -82,12 +82,12 @@ def bare(data: str, runs: Path) -> Iterator[str]:
 def loss_of(start: Path, data: str) -> float:
     """The loss of the drafter in `start` on the first batch of a run, put together by hand."""
     drafter = load_trained(str(start)).drafter
-    model = load_target_model("tiny", torch.float32, "cpu")
+    model = Target.find("tiny").load(torch.float32, "cpu")
     visits = Visits(datasets.load_from_disk(data), seed=0, epochs=1)
     (batch, *_) = pack(Tokeniser(Chat(tiny_tokenizer(), max_length=128), print)(iter(visits)), token_budget=128)
     ids = tuple(drafter.config.dflash_config["target_layer_ids"])
     ring = FeatureRing(1, 128, len(ids) * 64, torch.float32, torch.device("cpu"))
-    (features,) = Target(model, ids, ring).extract(iter([batch]))
+    (features,) = FeatureExtractor(model, ids, ring).extract(iter([batch]))
     blocks = lay_blocks(batch, *draw_anchors(batch, 8, generator_for(0, 0)), drafter.block_size)
     weights = borrow_weights(model, torch.device("cpu"))
     with torch.no_grad():
@@ -259,7 +259,7 @@ def test_a_drafter_made_for_a_model_of_another_name_is_warned_of(
     start = read_warm_start(str(make_run(tmp_path)), "runs")
     start = replace(start, trained=replace(start.trained, target=own))
     told = [f"The drafter that --from names was trained for target {own!r}; this run trains it on for {target!r}."]
-    assert list(start.other_target(target)) == (told if warned else [])
+    assert list(start.warn_of_other_target(target)) == (told if warned else [])
 
 
 def test_a_digest_tells_weights_apart_and_nothing_else(tmp_path: Path) -> None:

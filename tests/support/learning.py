@@ -11,15 +11,15 @@ from trainer.config import BatchesConfig, DrafterConfig, OptimizerConfig, TrainC
 from trainer.data.batches import Cursor, TokenBatch
 from trainer.drafter.learner import Learner, Outcome
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
-from trainer.target.features import FeatureRing, Target, borrow_weights
+from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 from trainer.target.tiny import MASK, tiny_config, tiny_model
 
 CPU = torch.device("cpu")
 DRAFTER = DrafterConfig(block_size=8, layers=1, anchors=6, target_layers=2)
 LAYERS = choose_layer_ids(8, DRAFTER)
 MODEL = tiny_model()
-TARGET = Target(MODEL, LAYERS, FeatureRing(64, 200, 2 * 64, torch.float32, CPU))
-WITH_LAST = Target(MODEL, LAYERS, FeatureRing(64, 200, 3 * 64, torch.float32, CPU), keep_last=True)
+TARGET = FeatureExtractor(MODEL, LAYERS, FeatureRing(64, 200, 2 * 64, torch.float32, CPU))
+WITH_LAST = FeatureExtractor(MODEL, LAYERS, FeatureRing(64, 200, 3 * 64, torch.float32, CPU), keep_last=True)
 
 
 def config_of(*, accumulate: int = 1, max_steps: int | None = 100, **changes: Any) -> TrainConfig:

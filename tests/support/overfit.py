@@ -20,7 +20,7 @@ from trainer.data.chat_template import Chat
 from trainer.decoding.generate import stop_token_ids
 from trainer.decoding.speculative import Decoded, Speculator
 from trainer.formats.load import load_trained
-from trainer.target.load import load_target_model, load_tokenizer
+from trainer.target.load import Target
 
 Messages = list[dict[str, str]]
 
@@ -43,13 +43,13 @@ class Exam:
     precision: str = "float32"
 
     def model(self) -> Any:
-        return load_target_model(self.target, getattr(torch, self.precision), "cpu")
+        return Target.find(self.target).load(getattr(torch, self.precision), "cpu")
 
     def first(self, count: int) -> "Exam":
         return replace(self, conversations=self.conversations[:count])
 
     def prompts(self) -> list[list[int]]:
-        chat = Chat(load_tokenizer(self.target))
+        chat = Chat(Target.find(self.target).tokenizer)
         return [list(chat.prompt_ids(messages[:-1])) for messages in self.conversations]
 
 

@@ -30,7 +30,7 @@ from trainer.drafter.loss import drafter_loss
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.metrics.catalogue.index import CATALOGUE
 from trainer.target.features import FeatureBatch, borrow_weights
-from trainer.target.load import load_config, load_target_model, load_tokenizer
+from trainer.target.load import Target
 from trainer.target.mask_token import find_mask_token_id
 
 ANSWER = "one two three four five six seven eight nine ten eleven twelve"
@@ -125,8 +125,8 @@ def scraped(trainer: Process) -> dict[str, float]:
 
 def test_the_first_loss_is_the_conversations_own(folder: Path, learning: Process) -> None:
     """Made again here from the conversation by the model's own `output_hidden_states`, without the pipeline."""
-    tokenizer, config = load_tokenizer("tiny"), load_config("tiny")
-    model = load_target_model("tiny", torch.float32, "cpu")
+    tokenizer, config = Target.find("tiny").tokenizer, Target.find("tiny").config
+    model = Target.find("tiny").load(torch.float32, "cpu")
     visits = Visits(datasets.load_from_disk(folder / "data"), seed=3, epochs=100)
     samples = list(islice(Tokeniser(Chat(tokenizer, max_length=256), lambda *_: None)(iter(visits)), 10))
     assert tokenizer.decode(samples[0].token_ids[samples[0].loss_mask]).startswith(ANSWER)

@@ -115,7 +115,7 @@ def test_a_failure_in_a_stage_ends_the_run_and_says_where(
     broken = {
         "dataset": "trainer.data.samples.tokenise",
         "batches": "trainer.data.batches.batch_of",
-        "target": "trainer.target.features.Target._run",
+        "target": "trainer.target.features.FeatureExtractor._run",
         "drafter": "trainer.drafter.learner.drafter_loss",
     }[stage]
     calls = []
@@ -124,8 +124,6 @@ def test_a_failure_in_a_stage_ends_the_run_and_says_where(
         calls.append(threading.current_thread().name)
         raise ZeroDivisionError("made to fail")
 
-    if stage == "dataset":
-        monkeypatch.setattr("trainer.run.preflight.check_learnable", lambda *_: None)
     monkeypatch.setattr(broken, fail)
     assert main(["train", *words(data, runs, "--name", "broken", "--max-steps", "8")]) == EXIT_FAILED
     assert calls
@@ -139,7 +137,7 @@ def test_a_failure_in_a_stage_ends_the_run_and_says_where(
 def test_features_that_stay_non_finite_end_the_run_and_keep_the_good_checkpoint(
     data: str, runs: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = targets.Target._run
+    whole = targets.FeatureExtractor._run
     seen = []
 
     def poison(self: Any, batch: Any, feature_TF: Any) -> None:
@@ -148,7 +146,7 @@ def test_features_that_stay_non_finite_end_the_run_and_keep_the_good_checkpoint(
         if batch.seq >= 6:
             feature_TF.fill_(float("nan"))
 
-    monkeypatch.setattr(targets.Target, "_run", poison)
+    monkeypatch.setattr(targets.FeatureExtractor, "_run", poison)
     assert main(["train", *words(data, runs, "--name", "nan", "--max-steps", "40", "--checkpoint.every", "5")]) == EXIT_FAILED
     steps = lines(runs, "nan", "steps.jsonl")
     assert [line["loss"] for line in steps[6:]] == ["NaN"] * (len(steps) - 6)
@@ -237,14 +235,14 @@ def test_a_resumed_run_cannot_change_what_it_is_made_of(data: str, runs: Path, c
 
 def test_a_slow_batch_under_way_does_not_cost_the_last_checkpoint(data: str, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.pipeline.stages.JOIN_SECONDS", 0.2)
-    whole, slow = targets.Target._run, threading.Event()
+    whole, slow = targets.FeatureExtractor._run, threading.Event()
 
     def linger(self: Any, batch: Any, feature_TF: Any) -> None:
         if batch.seq >= 4:
             slow.wait(10)
         whole(self, batch, feature_TF)
 
-    monkeypatch.setattr(targets.Target, "_run", linger)
+    monkeypatch.setattr(targets.FeatureExtractor, "_run", linger)
     try:
         assert main(["train", *words(data, runs, "--name", "slow", "--max-steps", "4")]) == 0
     finally:

@@ -11,7 +11,7 @@ from transformers import PreTrainedModel
 
 from tests.support.small import SHAPE, lay_out
 from trainer.data.batches import TokenBatch
-from trainer.target.features import FeatureBatch, FeatureRing, Target, borrow_weights
+from trainer.target.features import FeatureBatch, FeatureExtractor, FeatureRing, borrow_weights
 
 CPU = torch.device("cpu")
 LAYERS = (1, 2, 4)
@@ -53,11 +53,11 @@ def model() -> PreTrainedModel:
     return model_of("Llama")
 
 
-def target_on(model: PreTrainedModel, *, slots: int = 3, tokens: int = 128, device: torch.device = CPU) -> Target:
-    return Target(model, LAYERS, FeatureRing(slots, tokens, WIDTH, torch.float32, device))
+def target_on(model: PreTrainedModel, *, slots: int = 3, tokens: int = 128, device: torch.device = CPU) -> FeatureExtractor:
+    return FeatureExtractor(model, LAYERS, FeatureRing(slots, tokens, WIDTH, torch.float32, device))
 
 
-def features_of(target: Target, batch: TokenBatch) -> FeatureBatch:
+def features_of(target: FeatureExtractor, batch: TokenBatch) -> FeatureBatch:
     return next(target.extract(iter([batch])))
 
 
@@ -181,7 +181,7 @@ def slots_of(ring: FeatureRing, count: int) -> set[int]:
 def test_features_land_in_the_rings_slots_and_come_back(model: PreTrainedModel) -> None:
     ring = FeatureRing(2, 128, WIDTH, torch.float32, CPU)
     slots = slots_of(ring, 2)
-    target = Target(model, LAYERS, ring)
+    target = FeatureExtractor(model, LAYERS, ring)
     seen = set()
     for features in target.extract(lay_out(LENGTHS, seq=seq) for seq in range(5)):
         assert features.feature_TF.shape == (sum(LENGTHS), WIDTH)
@@ -246,9 +246,9 @@ def last_of(model: PreTrainedModel, batch: TokenBatch) -> tuple[torch.Tensor, to
     return torch.cat(states), torch.cat(logits)
 
 
-def with_last(model: PreTrainedModel, *, slots: int = 3, device: torch.device = CPU) -> Target:
+def with_last(model: PreTrainedModel, *, slots: int = 3, device: torch.device = CPU) -> FeatureExtractor:
     ring = FeatureRing(slots, 128, WIDTH + SHAPE["hidden_size"], torch.float32, device)
-    return Target(model, LAYERS, ring, keep_last=True)
+    return FeatureExtractor(model, LAYERS, ring, keep_last=True)
 
 
 @pytest.mark.parametrize("device", [CPU, torch.device("cpu", 0)], ids=["here", "another device"])

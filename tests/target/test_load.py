@@ -1,5 +1,5 @@
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,16 +19,9 @@ from transformers import (
 from tests.support import chat_templates as shapes
 from trainer.errors import ConfigError
 from trainer.target import load, smollm2
-from trainer.target.load import describe, load_target_model, load_tokenizer, outline_target
+from trainer.target.load import Target
 from trainer.target.mask_token import check_mask_token_id, find_mask_token_id
 from trainer.target.tiny import END, MASK, PAD, tiny_config, tiny_model, tiny_tokenizer
-
-
-@pytest.fixture(autouse=True)
-def forget() -> Iterator[None]:
-    load._resolve.cache_clear()
-    yield
-    load._resolve.cache_clear()
 
 
 @pytest.fixture
@@ -39,28 +32,29 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_a_folder_is_read(folder: Path) -> None:
-    description = describe(str(folder))
+    description = Target.find(str(folder)).description
     assert (description.architecture, description.layers, description.hidden_size) == ("LlamaForCausalLM", 8, 64)
     assert (description.vocab_size, description.max_positions, description.note) == (260, 4096, "")
-    assert load_tokenizer(str(folder))("Hi")["input_ids"] == [72, 105]
-    model = load_target_model(str(folder), torch.bfloat16, "cpu")
+    assert Target.find(str(folder)).tokenizer("Hi")["input_ids"] == [72, 105]
+    model = Target.find(str(folder)).load(torch.bfloat16, "cpu")
     assert (model.dtype, model.training) == (torch.bfloat16, False)
     assert not any(weight.requires_grad for weight in model.parameters())
     assert torch.equal(model.lm_head.weight, tiny_model(torch.bfloat16).lm_head.weight)
 
 
 def test_tiny_needs_no_folder() -> None:
-    assert describe("tiny").source == "tiny"
-    assert load_target_model("tiny", torch.float32, "cpu").dtype == torch.float32
-    assert load_tokenizer("tiny").eos_token == "<|im_end|>"
+    assert Target.find("tiny").description.source == "tiny"
+    assert Target.find("tiny").load(torch.float32, "cpu").dtype == torch.float32
+    assert Target.find("tiny").tokenizer.eos_token == "<|im_end|>"
 
 
 def test_the_demo_says_so_where_its_target_cannot_be_had(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(smollm2, "missing_parts", lambda: "the package x is not installed")
-    description = describe("demo")
-    sentence = "The demo target cannot be had, since the package x is not installed; a tiny random target stands in for it."
+    target = Target.find("demo")
+    description = target.description
+    sentence = "The demo target is not available, since the package x is not installed; a tiny random target stands in for it."
     assert (description.name, description.source, description.note) == ("demo", "tiny", sentence)
-    load_tokenizer("demo")
+    _ = target.tokenizer
     assert [record.getMessage() for record in caplog.records] == [sentence]
 
 
@@ -85,7 +79,7 @@ def test_a_model_that_cannot_be_had_gets_a_sentence(tmp_path: Path, folder: Path
     }
     for name, complaint in cases.items():
         with pytest.raises(ConfigError, match=complaint) as raised:
-            describe(name)
+            _ = Target.find(name).description
         sentence = str(raised.value)
         assert name in sentence
         assert sentence.endswith(load.ACCEPTED)
@@ -96,13 +90,13 @@ def test_an_architecture_that_nobody_knows(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "model_type": "no-such-type"}))
     with pytest.raises(ConfigError, match=r"cannot be read .*no-such-type"):
-        describe(str(folder))
+        _ = Target.find(str(folder)).description
 
 
 def test_broken_weights(folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(b"broken")
     with pytest.raises(ConfigError, match="the weights of target"):
-        load_target_model(str(folder), torch.float32, "cpu")
+        Target.find(str(folder)).load(torch.float32, "cpu")
 
 
 def rewrite(folder: Path, drop: Sequence[str]) -> None:
@@ -116,7 +110,7 @@ def rewrite(folder: Path, drop: Sequence[str]) -> None:
 def test_weights_that_are_missing_are_named_and_not_made_up(folder: Path) -> None:
     rewrite(folder, ["lm_head.weight"])
     with pytest.raises(ConfigError) as refused:
-        load_target_model(str(folder), torch.float32, "cpu")
+        Target.find(str(folder)).load(torch.float32, "cpu")
     assert str(refused.value) == (
         f"target {str(folder)!r} has no weights for lm_head.weight, and a drafter would learn from random ones: "
         "copy or download the whole model again"
@@ -128,7 +122,7 @@ def test_of_many_missing_weights_some_are_named(folder: Path) -> None:
         folder, ["model.embed_tokens.weight", "model.norm.weight", *(f"model.layers.{n}.mlp.up_proj.weight" for n in (0, 5, 6))]
     )
     with pytest.raises(ConfigError, match=r"for model.embed_tokens.weight, model.layers.0.\S+, model.layers.5.\S+ and 2 more, and"):
-        load_target_model(str(folder), torch.float32, "cpu")
+        Target.find(str(folder)).load(torch.float32, "cpu")
 
 
 def test_a_head_that_is_the_embedding_need_not_be_there(tmp_path: Path) -> None:
@@ -136,20 +130,21 @@ def test_a_head_that_is_the_embedding_need_not_be_there(tmp_path: Path) -> None:
     config.tie_word_embeddings = True
     LlamaForCausalLM(config).save_pretrained(tmp_path / "tied")
     assert "lm_head.weight" not in load_file(tmp_path / "tied" / "model.safetensors")
-    model = load_target_model(str(tmp_path / "tied"), torch.float32, "cpu")
+    model = Target.find(str(tmp_path / "tied")).load(torch.float32, "cpu")
     assert model.lm_head.weight is model.get_input_embeddings().weight
 
 
 def test_a_tokenizer_without_a_chat_template(folder: Path) -> None:
     (folder / "chat_template.jinja").unlink()
     with pytest.raises(ConfigError, match="has no chat template: use the model's instruct version"):
-        load_tokenizer(str(folder))
+        _ = Target.find(str(folder)).tokenizer
 
 
 def test_a_slow_tokenizer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(load, "_read", lambda *_: SimpleNamespace(is_fast=False, chat_template="x"))
+    slow = SimpleNamespace(is_fast=False, chat_template="x")
+    monkeypatch.setattr(load.AutoTokenizer, "from_pretrained", lambda *_, **__: slow)
     with pytest.raises(ConfigError, match="has a slow tokenizer"):
-        load_tokenizer(str(folder))
+        _ = Target.find(str(folder)).tokenizer
 
 
 CHATML_TOKENS = "<|endoftext|> <|im_start|> <|im_end|> <repo_name> <empty_output>"
@@ -214,7 +209,7 @@ def saved(folder: Path, config: PretrainedConfig) -> str:
 
 
 def test_an_outline_has_the_shape_and_no_memory() -> None:
-    outline = outline_target("tiny")
+    outline = Target.find("tiny").outline()
     assert {weight.device.type for weight in outline.parameters()} == {"meta"}
     whole = sum(weight.numel() for weight in tiny_model().parameters())
     assert sum(weight.numel() for weight in outline.parameters()) == whole
@@ -235,7 +230,7 @@ def test_a_target_that_is_built_otherwise_is_refused_before_its_weights_are_read
     tmp_path: Path, config: PretrainedConfig, sentence: str
 ) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        outline_target(saved(tmp_path / "other", config))
+        Target.find(saved(tmp_path / "other", config)).outline()
 
 
 def test_quantised_weights_are_refused(tmp_path: Path) -> None:
@@ -243,13 +238,13 @@ def test_quantised_weights_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "quantised" / "config.json").read_text())
     (tmp_path / "quantised" / "config.json").write_text(json.dumps({**config, "quantization_config": {"quant_method": "awq"}}))
     with pytest.raises(ConfigError, match="is quantised"):
-        outline_target(folder)
+        Target.find(folder).outline()
 
 
 def test_layers_that_mix_packed_documents_are_refused(tmp_path: Path) -> None:
     hybrid = Qwen3NextConfig(hidden_size=32, num_hidden_layers=4, num_attention_heads=2, vocab_size=99, num_experts=2)
     with pytest.raises(ConfigError, match=r"linear_attention.* cannot keep packed documents apart"):
-        outline_target(saved(tmp_path / "hybrid", hybrid))
+        Target.find(saved(tmp_path / "hybrid", hybrid)).outline()
 
 
 def test_a_head_with_a_bias_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,4 +252,4 @@ def test_a_head_with_a_bias_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     biased.lm_head.bias = torch.nn.Parameter(torch.zeros(260))
     monkeypatch.setattr(load.AutoModelForCausalLM, "from_config", lambda *_, **__: biased)
     with pytest.raises(ConfigError, match="no plain output head without a bias"):
-        outline_target("tiny")
+        Target.find("tiny").outline()

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-import trainer.target.provenance
-from trainer.target.load import TargetDescription
+from trainer.target.load import Target
 from trainer.target.provenance import mismatches, read_provenance, same_target, weights_fingerprint
 
 MADE: dict[str, Any] = {"target": "tiny", "target_stand_in": None, "precision": "float32", "template_args": {}}
@@ -20,12 +19,16 @@ def folder_of_weights(folder: Path, numbers: bytes = b"\1" * 300_000) -> str:
 
 
 def against(provenance: dict[str, Any], **run: Any) -> list[str]:
-    return mismatches({**MADE, **provenance}, **{"target": "tiny", "precision": "float32", "template_args": {}, **run})
+    target = Target(name=run.pop("target", "tiny"), source="", note=run.pop("note", ""))
+    return mismatches({**MADE, **provenance}, target=target, **{"precision": "float32", "template_args": {}, **run})
+
+
+TINY, DEMO = Target(name="tiny", source="tiny"), Target(name="demo", source="a folder")
 
 
 def test_what_fits_gets_no_sentence() -> None:
     assert against({}) == []
-    assert mismatches({}, target="tiny", precision="bfloat16") == [], "nothing is known"
+    assert mismatches({}, target=TINY, precision="bfloat16") == [], "nothing is known"
 
 
 def test_the_committed_data_is_known_and_fits_its_target() -> None:
@@ -33,8 +36,8 @@ def test_the_committed_data_is_known_and_fits_its_target() -> None:
     assert told is not None
     assert (told["target"], told["precision"]) == ("demo", "float32")
     assert "template_args" not in told, "it was made before they were written"
-    assert mismatches(told, target="demo", precision="float32", template_args={}) == []
-    assert len(mismatches(told, target="tiny", precision="bfloat16", template_args={"enable_thinking": "false"})) == 3
+    assert mismatches(told, target=DEMO, precision="float32", template_args={}) == []
+    assert len(mismatches(told, target=TINY, precision="bfloat16", template_args={"enable_thinking": "false"})) == 3
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]", b"\xff"])
@@ -117,18 +120,11 @@ def test_only_folders_of_weights_have_a_fingerprint(tmp_path: Path) -> None:
     assert weights_fingerprint("Qwen/Qwen3-8B") is None
 
 
-def test_a_stand_in_made_other_answers_than_the_demo_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    def described(name: str) -> TargetDescription:
-        facts = {"architecture": "", "layers": 1, "hidden_size": 1, "vocab_size": 1, "max_positions": 1}
-        return TargetDescription(name=name, source="", note=note, **facts)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(trainer.target.provenance, "describe", described)
-    note = ""
+def test_a_stand_in_made_other_answers_than_the_demo_target() -> None:
     stood_in = {"target": "demo", "target_stand_in": "a tiny random target stands in for it"}
     assert len(against(stood_in, target="demo")) == 1
-    note = "stands in"
-    assert against(stood_in, target="demo") == []
-    assert len(against({"target": "demo"}, target="demo")) == 1
+    assert against(stood_in, target="demo", note="stands in") == []
+    assert len(against({"target": "demo"}, target="demo", note="stands in")) == 1
 
 
 def test_another_precision_gets_a_sentence() -> None:

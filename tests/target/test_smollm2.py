@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from trainer.target import smollm2
-from trainer.target.load import load_target_model, load_tokenizer
+from trainer.target.load import Target
 from trainer.target.smollm2 import made_once
 
 
@@ -72,10 +72,10 @@ def test_what_is_missing_is_named_with_the_way_to_get_it(monkeypatch: pytest.Mon
 def test_the_real_demo_target_answers() -> None:
     if missing := smollm2.missing_parts():
         pytest.skip(missing)
-    tokenizer = load_tokenizer("demo")
+    tokenizer = Target.find("demo").tokenizer
     marks = (tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token, tokenizer.unk_token)
     assert marks == ("<|im_start|>", "<|im_end|>", "<|im_end|>", "<|endoftext|>")
-    model = load_target_model("demo", torch.float32, "cpu")
+    model = Target.find("demo").load(torch.float32, "cpu")
     assert (model.dtype, model.config.eos_token_id, model.generation_config.eos_token_id) == (torch.float32, 2, 2)
     ids = tokenizer("The capital of France is", return_tensors="pt")["input_ids"]
     with torch.no_grad():

@@ -1,1 +1,1 @@
-"""Datasets and prompts in, batches of tokenised conversations out."""
+"""Datasets and prompts, read and turned into batches of tokenised conversations."""

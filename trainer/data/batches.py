@@ -1,7 +1,7 @@
-"""Samples in, batches out: packed end to end under a token budget, each document with positions of its own.
+"""Packs samples end to end into batches under a token budget; positions start at 0 in each document.
 
-Shape legend, here and after: T tokens of a batch, A anchors, B block size, Q = A x B draft positions, D hidden size, F = K x D
-features of K tapped layers, V vocabulary.
+Shape legend, here and in later stages: T tokens of a batch, A anchors, B block size, Q = A x B draft positions, D hidden size,
+F = K x D features of K tapped layers, V vocabulary.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.data.samples import Sample
 
 
 class Cursor(NamedTuple):
-    """The first conversation that no batch so far has used: where reading goes on after a resume."""
+    """The first conversation that no batch has used yet: a resume continues reading here."""
 
     epoch: int
     position: int
@@ -24,7 +24,7 @@ class Cursor(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TokenBatch:
-    """Samples laid end to end. `document_T` numbers them from 0; `position_T` starts at 0 in each."""
+    """Samples end to end. `document_T` numbers them from 0; `position_T` starts at 0 in each. `samples` is their number."""
 
     seq: int
     token_T: torch.Tensor
@@ -53,23 +53,25 @@ class TokenBatch:
 
 
 def pack(samples: Iterator[Sample], *, token_budget: int, first_seq: int = 0) -> Iterator[TokenBatch]:
-    """Fill each batch in the samples' order until the next one does not fit.
+    """Fill each batch in the samples' order until the next one does not fit; a sample over the budget gets a batch of its own.
 
-    So a batch depends on nothing but the samples before it, and a resume needs only the cursor and the number of the next batch.
+    A batch therefore depends only on the samples before it, and a resume needs only the cursor and the next batch's number.
     """
     held: list[Sample] = []
-    seq = first_seq
+    tokens, seq = 0, first_seq
     for sample in samples:
-        if held and sum(len(one.token_ids) for one in held) + len(sample.token_ids) > token_budget:
+        if held and tokens + len(sample.token_ids) > token_budget:
             yield batch_of(held, seq, Cursor(sample.epoch, sample.position))
-            held, seq = [], seq + 1
+            held, tokens, seq = [], 0, seq + 1
         held.append(sample)
+        tokens += len(sample.token_ids)
     if held:
         last = held[-1]
         yield batch_of(held, seq, Cursor(last.epoch, last.position + 1))
 
 
 def batch_of(samples: list[Sample], seq: int, after: Cursor) -> TokenBatch:
+    """One batch of these samples, however many tokens they have."""
     lengths = torch.tensor([len(sample.token_ids) for sample in samples])
     return TokenBatch(
         seq=seq,

@@ -1,4 +1,4 @@
-"""What acceptance is measured on while training: prompts as token ids, and the held-out conversations that they come from."""
+"""The held-out set on which acceptance is measured while training: prompts as token ids, and the conversations they come from."""
 
 from __future__ import annotations
 
@@ -20,50 +20,50 @@ from trainer.errors import ConfigError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOut:
-    """`prompts` are asked. `conversations`, each a batch, are the same prompts with the data's own answers, where it has any."""
+    """What acceptance is measured on."""
 
     prompts: Sequence[Sequence[int]]
+    """Token ids that the target answers, with and without the drafter's help."""
     conversations: Sequence[TokenBatch]
+    """The same prompts with the data's own answers, one batch each, for the estimate; empty for prompts without answers."""
 
 
 def load_held_out_set(config: EvaluateConfig, data: str, chat: Chat, max_positions: int) -> HeldOut | None:
-    """The held-out set of a run over `data`; None where nothing is to be measured, or nothing is held out that can be asked.
+    """The held-out set of a run over `data`; None where measuring is switched off or no held-out conversation can be used.
 
-    A prompt and its answer must fit into the target's `max_positions` (0: no limit). Raises `ConfigError` for prompts that were
-    named but cannot be asked.
+    A prompt and its answer must fit into the target's `max_positions` (0: no limit). Raises `ConfigError` where none of the prompts
+    in `config.prompts` can be used.
     """
-    room = max_positions - config.max_new_tokens if max_positions else None
     if config.every == 0:
         return None
+    limit = max_positions - config.max_new_tokens if max_positions else None
     if config.prompts is not None:
-        return HeldOut(prompts=_named(config.prompts, config.limit, chat, room), conversations=[])
+        return HeldOut(prompts=_read_prompts(config.prompts, config.limit, chat, limit), conversations=[])
     rows = itertools.islice(load_held_out(data) or (), config.limit)
-    pairs = [pair for row in rows if (pair := _pair(row, chat, room))]
+    pairs = [pair for row in rows if (pair := _first_turn(row, chat, limit))]
     return HeldOut(prompts=[ids for ids, _ in pairs], conversations=[batch for _, batch in pairs]) if pairs else None
 
 
-def _named(source: str, limit: int, chat: Chat, room: int | None) -> list[list[int]]:
-    prompts = load_prompts(source, held_out=True, limit=limit)
-    asked = [ids for prompt in prompts if (ids := _asked(prompt.messages, chat, room))]
-    if not asked:
-        way = "look at them, at the target's chat template and at evaluate.max_new_tokens"
+def _read_prompts(source: str, count: int, chat: Chat, limit: int | None) -> list[list[int]]:
+    prompts = load_prompts(source, held_out=True, limit=count)
+    tokenised = (chat.prompt_ids(prompt.messages, limit=limit) for prompt in prompts)
+    usable = [token_ids for token_ids in tokenised if not isinstance(token_ids, Rejected)]
+    if not usable:
+        way = "check them, the target's chat template and evaluate.max_new_tokens"
         raise ConfigError(f"none of the prompts of evaluate.prompts {source!r} can be asked and answered: {way}")
-    return asked
+    return usable
 
 
-def _asked(messages: Sequence[Mapping[str, str]], chat: Chat, room: int | None) -> list[int] | None:
-    token_ids = chat.prompt_ids(messages)
-    return None if isinstance(token_ids, Rejected) or (room is not None and len(token_ids) > room) else token_ids or None
-
-
-def _pair(row: Mapping[str, Any], chat: Chat, room: int | None) -> tuple[list[int], TokenBatch] | None:
-    """The first question of a conversation, and question and answer as a batch."""
+def _first_turn(row: Mapping[str, Any], chat: Chat, limit: int | None) -> tuple[list[int], TokenBatch] | None:
+    """The first question of a conversation, and question and answer as a batch; None where it cannot be used."""
     messages = to_messages(row)
     if isinstance(messages, Rejected):
         return None
-    first = next((place for place, message in enumerate(messages) if message["role"] == "assistant"), 0)
-    tokenised, token_ids = chat.tokenise(messages[: first + 1]), _asked(messages[:first], chat, room) if first else None
-    if token_ids is None or isinstance(tokenised, Rejected) or not tokenised.learnable:
+    first = next((index for index, message in enumerate(messages) if message["role"] == "assistant"), 0)
+    if first == 0:
+        return None
+    tokenised, token_ids = chat.tokenise(messages[: first + 1]), chat.prompt_ids(messages[:first], limit=limit)
+    if isinstance(token_ids, Rejected) or isinstance(tokenised, Rejected) or not tokenised.learnable:
         return None
     tensors = torch.from_numpy(tokenised.token_ids), torch.from_numpy(tokenised.loss_mask)
     return token_ids, batch_of([Sample(*tensors, index=0, epoch=0, position=0)], 0, Cursor(0, 1))

@@ -1,12 +1,11 @@
-"""Conversations in, samples out.
+"""Reads conversations in each epoch's order and tokenises them into samples.
 
-The order of each epoch is a pure function of (number of conversations, seed, epoch), so that reading can go on anywhere.
+The order is a pure function of (number of conversations, seed, epoch), so that reading can continue anywhere.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +15,7 @@ import numpy.typing as npt
 import torch
 
 from trainer.data.chat_template import Chat, Tokenised
-from trainer.data.conversations import Rejected, to_messages
-from trainer.errors import ConfigError
+from trainer.data.conversations import Message, Rejected, to_messages
 
 OnDrop = Callable[[str, str], object]
 
@@ -26,7 +24,7 @@ OnDrop = Callable[[str, str], object]
 class Sample:
     """One tokenised conversation: `token_ids` [T] int64, `loss_mask` [T] bool, and where it comes from.
 
-    `index` is its row in the dataset, `position` its place in the order of `epoch`.
+    `index` is its row in the dataset, `position` its position in the order of `epoch`.
     """
 
     token_ids: torch.Tensor
@@ -42,7 +40,7 @@ class Sample:
 
 @dataclass(frozen=True, slots=True)
 class Visit:
-    """One conversation's turn in an epoch."""
+    """One conversation, read once per epoch; `index` and `position` as in `Sample`."""
 
     row: dict[str, Any]
     index: int
@@ -51,10 +49,10 @@ class Visit:
 
 
 def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-    """The rows of one epoch in their order: a permutation of 0 … size-1, the same on every machine.
+    """The order of the rows in one epoch: a permutation of 0 … size-1, the same on every machine.
 
-    Each row draws 64 bits from Philox, whose stream numpy promises never to change, and the draws are sorted. (`permutation` itself
-    comes without that promise.)
+    Each row draws 64 bits from Philox, and the draws are sorted. numpy promises never to change Philox's stream; its `permutation`
+    comes without that promise.
     """
     draws = np.random.Philox(np.random.SeedSequence([seed, epoch])).random_raw(size)
     return np.argsort(draws, kind="stable").astype(np.int64)
@@ -62,7 +60,7 @@ def epoch_order(size: int, seed: int, epoch: int) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True)
 class Visits:
-    """Every conversation once per epoch, in that epoch's order, from (epoch, position) `start` until `epochs` are over."""
+    """Every conversation once per epoch, in that epoch's order, from (epoch, position) `start` to the end of the last epoch."""
 
     dataset: datasets.Dataset
     seed: int
@@ -80,10 +78,10 @@ class Visits:
 
 
 class Tokeniser:
-    """Visits in, samples out; what nothing can be learnt from is left out.
+    """The stage that tokenises. Conversations that teach nothing are dropped.
 
-    `on_drop(reason, example)` is told of each conversation that is left out, at its first visit only: `reason` is one of
-    `trainer.metrics.DROP_REASONS`, `example` says which conversation it is and what is wrong with it.
+    `on_drop(reason, example)` is called for each dropped conversation, on its first visit only: `reason` is one of `DROP_REASONS`,
+    `example` names the conversation and what is wrong with it.
     """
 
     def __init__(self, chat: Chat, on_drop: OnDrop) -> None:
@@ -109,24 +107,12 @@ class Tokeniser:
 def tokenise(chat: Chat, row: dict[str, Any]) -> Tokenised | Rejected:
     """Token ids and loss mask of one row, or why nothing can be learnt from it."""
     messages = to_messages(row)
-    if isinstance(messages, Rejected):
-        return messages
+    return messages if isinstance(messages, Rejected) else tokenise_messages(chat, messages)
+
+
+def tokenise_messages(chat: Chat, messages: Sequence[Message]) -> Tokenised | Rejected:
+    """Token ids and loss mask of one conversation, or why nothing can be learnt from it."""
     tokenised = chat.tokenise(messages)
     if isinstance(tokenised, Rejected) or tokenised.learnable:
         return tokenised
-    return Rejected("no_answer", "no two tokens of an answer follow each other in what is kept of it")
-
-
-def check_learnable(dataset: datasets.Dataset, chat: Chat) -> None:
-    """Raise `ConfigError` unless there is a conversation to learn from; reads up to the first that is one."""
-    reasons: Counter[str] = Counter()
-    for row in dataset:
-        tokenised = tokenise(chat, row)
-        if not isinstance(tokenised, Rejected):
-            return
-        reasons[tokenised.detail] += 1
-    told = "; ".join(f"{count}: {detail}" for detail, count in reasons.most_common(3))
-    raise ConfigError(
-        f"none of the {len(dataset)} conversations has anything to learn from ({told}): "
-        "give data with answers that fit the target's chat template and `dataset.max_length`"
-    )
+    return Rejected("no_answer", "no two tokens of an answer follow each other in the part that is kept")

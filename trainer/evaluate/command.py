@@ -29,7 +29,6 @@ from trainer.evaluate.plan import EvaluateOptions, Evaluation, check
 from trainer.evaluate.report import Report, report
 from trainer.files import free_place
 from trainer.formatting import number
-from trainer.target.load import load_target_model
 
 # A table that is piped somewhere has no terminal to take its width from.
 _PIPED_WIDTH = 120
@@ -64,8 +63,8 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
 
 def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
     """Load the target and answer every prompt, with the drafter and, if asked for, without."""
-    say(console, f"Loading target {evaluation.target!r} in {name_of(evaluation.dtype)} on {evaluation.device}.")
-    model = load_target_model(evaluation.target, evaluation.dtype, evaluation.device)
+    say(console, f"Loading target {evaluation.target.name!r} in {name_of(evaluation.dtype)} on {evaluation.device}.")
+    model = evaluation.target.load(evaluation.dtype, evaluation.device)
     terms = _terms(evaluation, model)
     drafter = seat(evaluation.trained.drafter, model)
     answers: list[Answered] = []
@@ -86,7 +85,7 @@ def _terms(evaluation: Evaluation, model: PreTrainedModel) -> Terms:
     options, chat = evaluation.options, evaluation.chat
     return Terms(
         max_new_tokens=options.max_new_tokens,
-        stop_ids=require_stop_token_ids(model, evaluation.target, chat.end_token_id(), chat.eos_id),
+        stop_ids=require_stop_token_ids(model, evaluation.target.name, chat.end_token_id(), chat.eos_id),
         sampling=options.sampling,
         seed=options.seed,
         baseline=options.baseline,
@@ -99,7 +98,7 @@ def as_json(evaluation: Evaluation, found: Report) -> dict[str, Any]:
     return {
         "checkpoint": str(evaluation.trained.path),
         "step": evaluation.trained.step,
-        "target": evaluation.target,
+        "target": evaluation.target.name,
         "block_size": evaluation.trained.drafter.block_size,
         **asdict(found.total),
         "prompts_left_out": dict(evaluation.left_out),
@@ -130,7 +129,7 @@ def show(evaluation: Evaluation, found: Report, out: Console) -> None:
     how = "greedy" if sampling.greedy else f"sampled at temperature {sampling.temperature:g}"
     step = "" if trained.step is None else f", step {trained.step:,}"
     where = f"{how}, {name_of(evaluation.dtype)} on {evaluation.device}"
-    out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target} ({where})"))
+    out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target.name} ({where})"))
     if evaluation.split:
         say(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")
     for sentence in (*found.drafting(), verdict(evaluation, found)):

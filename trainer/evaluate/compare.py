@@ -51,8 +51,8 @@ class Terms:
     baseline: bool = True
 
 
-def read_prompts(chat: Chat, prompts: Sequence[Prompt], room: int) -> tuple[list[Asked], Counter[str]]:
-    """Prompts as token ids, and how many are left out, by reason; one longer than `room` tokens is `too_long`.
+def read_prompts(chat: Chat, prompts: Sequence[Prompt], limit: int) -> tuple[list[Asked], Counter[str]]:
+    """Prompts as token ids, and how many are left out, by reason; one longer than `limit` tokens is `too_long`.
 
     Raises `ConfigError` where none is left.
     """
@@ -60,10 +60,7 @@ def read_prompts(chat: Chat, prompts: Sequence[Prompt], room: int) -> tuple[list
     left_out: Counter[str] = Counter()
     example = ""
     for number, prompt in enumerate(prompts):
-        token_ids = chat.prompt_ids(prompt.messages)
-        if not isinstance(token_ids, Rejected) and not 1 <= len(token_ids) <= room:
-            detail = f"its {len(token_ids):,} tokens leave no room for an answer in the target's positions"
-            token_ids = Rejected("too_long", detail) if token_ids else Rejected("empty", "the chat template makes no text of it")
+        token_ids = chat.prompt_ids(prompt.messages, limit=limit)
         if isinstance(token_ids, Rejected):
             left_out[token_ids.reason] += 1
             example = example or f"prompt {number + 1}: {token_ids.detail}"

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 
 from trainer.config import DatasetConfig, Precision
-from trainer.data.chat_template import GuardedChat
+from trainer.data.chat_template import Chat
 from trainer.data.prompts import held_out_split, load_prompts
 from trainer.decoding.sampling import Sampling
 from trainer.devices import choose_precision, find_device, first_device, name_of
@@ -18,7 +18,7 @@ from trainer.errors import ConfigError, require
 from trainer.evaluate.compare import Asked, read_prompts
 from trainer.evaluate.warnings import Use, cautions
 from trainer.formats.load import Trained, load_trained
-from trainer.target.load import describe, load_config, load_tokenizer, outline_target
+from trainer.target.load import Target
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +76,10 @@ class Evaluation:
 
     options: EvaluateOptions
     trained: Trained
-    target: str
+    target: Target
     device: torch.device
     dtype: torch.dtype
-    chat: GuardedChat
+    chat: Chat
     prompts: list[Asked]
     left_out: Counter[str]
     warnings: list[str]
@@ -101,29 +101,29 @@ def check(options: EvaluateOptions) -> Evaluation:
     name = options.target or trained.target
     if name is None:
         raise ConfigError(f"{options.checkpoint!r} does not say which target it drafts for: name it with --target")
-    target, config = describe(name), load_config(name)
-    check_fit(trained.config, config, name)
-    outline_target(name)
+    target = Target.find(name)
+    description = target.description
+    check_fit(trained.config, target.text_config, name)
+    target.outline()  # raises for a target that no drafter fits
     device = find_device(options.device if options.device != "auto" else first_device(), "device")
     dtype = _precision(options.precision, trained.facts.precision, device)
     template_args = dict(trained.facts.template_args) if options.template_args is None else options.template_args
-    chat = GuardedChat(
-        load_tokenizer(name),
-        max_length=0,
+    chat = Chat(
+        target.tokenizer,
         template_args=DatasetConfig(template_args=template_args).template_values(),
         mask_token_id=trained.drafter.mask_token_id,
-        vocab_size=target.vocab_size,
+        vocab_size=description.vocab_size,
     )
     prompts, left_out = read_prompts(
         chat,
         load_prompts(options.prompts, seed=options.seed, limit=options.limit, held_out=True),
-        room=(target.max_positions or sys.maxsize) - options.max_new_tokens,
+        limit=(description.max_positions or sys.maxsize) - options.max_new_tokens,
     )
-    use = Use(target=name, precision=name_of(dtype), template_args=template_args, prompts=options.prompts)
+    use = Use(target=target, precision=name_of(dtype), template_args=template_args, prompts=options.prompts)
     return Evaluation(
         options=options,
         trained=trained,
-        target=name,
+        target=target,
         device=device,
         dtype=dtype,
         chat=chat,

@@ -12,6 +12,7 @@ from trainer.data.conversations import fingerprint, load_conversations, load_hel
 from trainer.data.prompts import fingerprint_source
 from trainer.errors import ConfigError
 from trainer.formats.load import Trained
+from trainer.target.load import Target
 from trainer.target.provenance import mismatches, read_provenance, same_target
 
 
@@ -19,7 +20,7 @@ from trainer.target.provenance import mismatches, read_provenance, same_target
 class Use:
     """What a drafter is evaluated with, in the words of the command's options."""
 
-    target: str
+    target: Target
     precision: str
     template_args: Mapping[str, str]
     prompts: str
@@ -46,10 +47,10 @@ def cautions(trained: Trained, use: Use) -> Iterator[str]:
 
 
 def _other_target(trained: Trained, use: Use) -> Iterator[str]:
-    if trained.target and not same_target(trained.target, use.target):
+    if trained.target and not same_target(trained.target, use.target.name):
         yield (
-            f"The drafter was trained for target {trained.target!r} and drafts for {use.target!r} here: what another model says is "
-            "harder to guess, even where all sizes fit."
+            f"The drafter was trained for target {trained.target!r} and drafts for {use.target.name!r} here: what another "
+            "model says is harder to guess, even where all sizes fit."
         )
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import Qwen3Config
 
 from trainer.config import DrafterConfig, Precision
 from trainer.devices import choose_precision, name_of
@@ -28,7 +28,7 @@ from trainer.formats import speculators, zlab
 from trainer.formats.load import PROVENANCE, Trained, TrainingFacts, drafter_with, load_trained, provenance
 from trainer.formats.model_card import Exported, model_card
 from trainer.record.environment import git_commit, versions
-from trainer.target.load import TargetDescription, describe, load_config, load_tokenizer, outline_target
+from trainer.target.load import Target
 from trainer.target.mask_token import choose_mask_token_id
 from trainer.target.provenance import same_target
 
@@ -90,21 +90,25 @@ def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
     Raises `ConfigError` for what can't work and `UnequalError` for a folder that reads back as something else.
     """
     output = free_place(config.output, "folder")
-    trained = _untrained(config, command) if config.dry_run else load_trained(str(config.checkpoint), config.runs)
-    description, target = _target_of(trained, config)
-    check_fit(trained.config, target, description.name)
-    if trained.target and not same_target(trained.target, description.name):
+    if config.dry_run:
+        target = Target.find(str(config.target))
+        trained = _untrained(config, target, command)
+    else:
+        trained = load_trained(str(config.checkpoint), config.runs)
+        target = _target_of(trained, config)
+    check_fit(trained.config, target.text_config, target.name)
+    if trained.target and not same_target(trained.target, target.name):
         log.warning(
             "The drafter was trained for target %r and is exported for %r, which has the same shape: "
             "its drafts are only right if both are the same model.",
             trained.target,
-            description.name,
+            target.name,
         )
     dtype = _dtype(config.dtype, trained)
     drafter = _cast(trained, dtype)
-    layout = _layout(config.format, drafter.config, target, description, dtype)
-    card = model_card(Exported(trained=trained, target=description, dtype=dtype, format=config.format))
-    told = {**provenance(trained), "target": description.name, "format": config.format, "dtype": name_of(dtype)}
+    layout = _layout(config.format, drafter.config, target, dtype)
+    card = model_card(Exported(trained=trained, target=target.description, dtype=dtype, format=config.format))
+    told = {**provenance(trained), "target": target.name, "format": config.format, "dtype": name_of(dtype)}
     try:
         with whole_folder(output) as folder:
             _write(folder, layout, drafter, card, told)
@@ -155,29 +159,27 @@ def _hidden_states(drafter: Drafter) -> torch.Tensor:
     return hidden_QD
 
 
-def _target_of(trained: Trained, config: ExportConfig) -> tuple[TargetDescription, PretrainedConfig]:
+def _target_of(trained: Trained, config: ExportConfig) -> Target:
     """The target that the drafter is exported for: the one named, else the one it was trained for."""
     name = config.target or trained.target
     if name is None:
         raise ConfigError(f"{trained.path} does not say which target it was trained for: name it with --target")
     try:
-        description, target = describe(name), load_config(name).get_text_config()
+        target = Target.find(name)
+        _ = target.description  # reads the config
     except ConfigError as error:
         if config.target:
             raise
         raise ConfigError(f"{error} (that is the one it was trained for; --target names another place of it)") from error
-    return description, target
+    return target
 
 
-def _untrained(config: ExportConfig, command: Sequence[str]) -> Trained:
+def _untrained(config: ExportConfig, target: Target, command: Sequence[str]) -> Trained:
     """The drafter that training with these options would begin with."""
-    name = str(config.target)
-    description, tokenizer = describe(name), load_tokenizer(name)
-    target = load_config(name).get_text_config()
-    layer_ids = choose_layer_ids(description.layers, config.drafter)
-    mask_id = choose_mask_token_id(config.drafter.mask_token_id, target, tokenizer)
-    outline_target(name)
-    architecture = drafter_architecture(target, config.drafter, layer_ids, mask_id)
+    layer_ids = choose_layer_ids(target.description.layers, config.drafter)
+    mask_id = choose_mask_token_id(config.drafter.mask_token_id, target.text_config, target.tokenizer)
+    target.outline()  # raises for a target that no drafter fits
+    architecture = drafter_architecture(target.text_config, config.drafter, layer_ids, mask_id)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         drafter = Drafter(architecture)
@@ -186,7 +188,7 @@ def _untrained(config: ExportConfig, command: Sequence[str]) -> Trained:
     facts = TrainingFacts(
         command=shlex.join(command) or None, precision=name_of(precision), git_commit=git_commit(), versions=versions()
     )
-    return Trained(drafter=drafter, path=Path(config.output), target=name, step=0, facts=facts)
+    return Trained(drafter=drafter, path=Path(config.output), target=target.name, step=0, facts=facts)
 
 
 def _dtype(asked: Precision, trained: Trained) -> torch.dtype:
@@ -208,12 +210,10 @@ def _cast(trained: Trained, dtype: torch.dtype) -> Drafter:
     return drafter_with(trained.config, weights, trained.path)
 
 
-def _layout(
-    format_: str, drafter: Qwen3Config, target: PretrainedConfig, description: TargetDescription, dtype: torch.dtype
-) -> dict[str, Any]:
+def _layout(format_: str, drafter: Qwen3Config, target: Target, dtype: torch.dtype) -> dict[str, Any]:
     if format_ == "speculators":
-        return speculators.config_json(drafter, target, description, dtype)
-    return zlab.config_json(drafter, target, dtype)
+        return speculators.config_json(drafter, target, dtype)
+    return zlab.config_json(drafter, target.text_config, dtype)
 
 
 def _write(folder: Path, layout: dict[str, Any], drafter: Drafter, card: str, told: dict[str, Any]) -> None:

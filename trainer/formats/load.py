@@ -23,7 +23,7 @@ from trainer.drafter.model import Drafter, drafter_architecture
 from trainer.errors import ConfigError
 from trainer.formats import zlab
 from trainer.record.reader import newest_events
-from trainer.target.load import load_config
+from trainer.target.load import Target
 
 PROVENANCE = "provenance.json"
 
@@ -170,7 +170,7 @@ def _architecture(checkpoint: Checkpoint) -> Qwen3Config:
             return Qwen3Config.from_dict(facts["drafter"])
         identity, knobs = facts["identity"], dict(facts["config"]["drafter"])
         knobs["target_layer_ids"] = tuple(identity["layer_ids"])
-        text = load_config(identity["target"]).get_text_config()
+        text = Target.find(identity["target"]).text_config
         return drafter_architecture(text, DrafterConfig(**knobs), knobs["target_layer_ids"], identity["mask_token_id"])
     except ConfigError as error:
         way = "make its target readable here, or train on with it for a step"

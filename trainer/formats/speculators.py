@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PretrainedConfig, Qwen3Config
+from transformers import Qwen3Config
 
 from trainer.errors import ConfigError
 from trainer.formats import zlab
-from trainer.target.load import TargetDescription
+from trainer.target.load import Target, TargetDescription
 
 VERSION = "0.9.0"
 
@@ -23,21 +23,19 @@ VERSION = "0.9.0"
 _NOT_OF_THE_LAYERS = {"architectures", "auto_map", "block_size", "dflash_config", "num_target_layers"}
 
 
-def config_json(
-    drafter: Qwen3Config, target: PretrainedConfig, description: TargetDescription, dtype: torch.dtype
-) -> dict[str, Any]:
+def config_json(drafter: Qwen3Config, target: Target, dtype: torch.dtype) -> dict[str, Any]:
     """What `config.json` holds. Raises `ConfigError` for a target that nobody else could load by its name."""
-    if description.source == "tiny":
+    if target.source == "tiny":
         way = "give --target a folder or a hub id, or export to z-lab's format"
         raise ConfigError(
             f"the speculators format names the target for others to load, and `tiny` is known to Draftscope alone: {way}"
         )
-    whole = zlab.config_json(drafter, target, dtype)
+    whole = zlab.config_json(drafter, target.text_config, dtype)
     return {
         "architectures": ["DFlashDraftModel"],
         "speculators_model_type": "dflash",
         "speculators_version": VERSION,
-        "speculators_config": _proposals(drafter.block_size, description),
+        "speculators_config": _proposals(drafter.block_size, target.description),
         "transformer_layer_config": {key: value for key, value in whole.items() if key not in _NOT_OF_THE_LAYERS},
         "draft_vocab_size": drafter.vocab_size,
         "block_size": drafter.block_size,

@@ -33,7 +33,7 @@ from trainer.prepare.output import collect, write_prepared
 from trainer.prepare.summary import LeftOut, few_held_out
 from trainer.prepare.turns import Dialogues
 from trainer.record.environment import git_commit, versions
-from trainer.target.load import TargetDescription, describe, load_target_model, load_tokenizer, outline_target
+from trainer.target.load import Target
 from trainer.target.provenance import weights_fingerprint
 
 
@@ -99,7 +99,7 @@ class _Plan:
     config: PrepareConfig
     output: Path
     prompts: Sequence[Prompt]
-    target: TargetDescription
+    target: Target
     device: torch.device
     precision: torch.dtype
     chat: Chat
@@ -142,7 +142,7 @@ def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
         free_place(config.output, "folder")  # once more: only now can no other process make it
         if len(answers):
             say(console, f"Found {len(answers):,} answers in {folder}: going on from there.")
-        longest = (plan.target.max_positions or sys.maxsize) - config.max_new_tokens
+        longest = (plan.target.description.max_positions or sys.maxsize) - config.max_new_tokens
         dialogues = Dialogues(plan.prompts, answers, plan.chat, turns=config.turns, longest=longest)
         try:
             _ask(plan, dialogues, console)
@@ -165,8 +165,9 @@ def _check(config: PrepareConfig) -> _Plan:
     output = free_place(config.output, "folder")
     prompts = load_prompts(config.prompts, seed=config.seed, limit=config.limit)
     device = find_device(config.device if config.device != "auto" else first_device(), "device")
-    target = describe(config.target)
-    outline_target(config.target)  # answers of a target that cannot be trained for are of no use
+    target = Target.find(config.target)
+    _ = target.description
+    target.outline()  # answers of a target that cannot be trained for are of no use
     return _Plan(
         config=config,
         output=output,
@@ -174,7 +175,7 @@ def _check(config: PrepareConfig) -> _Plan:
         target=target,
         device=device,
         precision=choose_precision(config.precision, (device,)),
-        chat=Chat(load_tokenizer(config.target), template_args=DatasetConfig(template_args=config.template_args).template_values()),
+        chat=Chat(target.tokenizer, template_args=DatasetConfig(template_args=config.template_args).template_values()),
     )
 
 
@@ -190,7 +191,7 @@ def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
         torch.set_num_threads(plan.config.cpu_threads)
     progress = AnswerProgress(len(dialogues), len(dialogues) - len(questions))
     say(console, f"Loading target {plan.config.target!r} in {name_of(plan.precision)} on {plan.device}.")
-    strides = _answers(plan, load_target_model(plan.config.target, plan.precision, plan.device), questions)
+    strides = _answers(plan, plan.target.load(plan.precision, plan.device), questions)
     with shown(console, progress, lambda: progress.told(progress.rate())) as advance:
         for stride in strides:
             done = 0
@@ -257,7 +258,7 @@ def _left_out(plan: _Plan, dialogues: Dialogues) -> LeftOut:
         cut_short=dialogues.cut_short,
         max_new_tokens=plan.config.max_new_tokens,
         target=plan.config.target,
-        positions=plan.target.max_positions,
+        positions=plan.target.description.max_positions,
     )
 
 

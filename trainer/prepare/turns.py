@@ -53,7 +53,7 @@ class Dialogues:
         prompt, said = self._prompts[number], self._answers.of(number)
         if len(said) == self._wanted(prompt) or (said and not said[-1].finished):
             return None
-        token_ids = self._ask(_messages(prompt, said))
+        token_ids = self._chat.prompt_ids(_messages(prompt, said), limit=self._longest)
         if isinstance(token_ids, Rejected):
             counter = self.cut_short if said else self.dropped
             if not counter[token_ids.reason]:
@@ -101,14 +101,6 @@ class Dialogues:
 
     def _wanted(self, prompt: Prompt) -> int:
         return min(self._turns or len(prompt.later) + 1, len(prompt.later) + 1)
-
-    def _ask(self, messages: list[dict[str, str]]) -> list[int] | Rejected:
-        token_ids = self._chat.prompt_ids(messages)
-        if isinstance(token_ids, Rejected) or 0 < len(token_ids) <= self._longest:
-            return token_ids
-        if not token_ids:
-            return Rejected("template", "the target's chat template makes nothing of it")
-        return Rejected("too_long", f"its {len(token_ids)} tokens leave no room for an answer in the target's positions")
 
     def _reads_back(self, tokenised: Tokenised, asked: list[dict[str, str]], said: Said) -> bool:
         token_ids = self._chat.prompt_ids(asked)

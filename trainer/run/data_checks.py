@@ -1,6 +1,6 @@
-"""What spoils a drafter in silence elsewhere, looked for before a run begins: errors, or sentences to warn with.
+"""Checks, before a run begins, for everything in the data that would spoil a drafter without an error.
 
-Each guard is a line of docs/guards.md. What cannot be meant is a `ConfigError`; what may be meant is yielded as a sentence.
+Each check is a row of docs/guards.md. What cannot be intended raises `ConfigError`; what may be intended is yielded as a warning.
 """
 
 from __future__ import annotations
@@ -17,45 +17,63 @@ from trainer.config import LossConfig
 from trainer.data.answer_spans import THINK_END
 from trainer.data.chat_template import TEMPLATE_ERRORS, Chat
 from trainer.data.conversations import Message, Rejected, to_messages
-from trainer.data.samples import tokenise
+from trainer.data.samples import tokenise, tokenise_messages
 from trainer.drafter.loss import decay_for
 from trainer.errors import ConfigError
+from trainer.target.load import Target
 from trainer.target.provenance import mismatches
 
-LOOKED_AT = 128
+SURVEY_SIZE = 128
 """Conversations that are tokenised before a run begins, evenly spread over the data."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Survey:
-    """What the conversations that were looked at are like."""
+    """Counts over the conversations that were tokenised before the run; every check and warning reads them here."""
 
-    looked_at: int
+    examined: int
     reasons: Counter[str]
-    """Of those that are left out."""
-    thoughtful: int
-    """Those with an answer that has thoughts."""
-    unasked: int
-    """Those whose last answer stands behind something else than what the target is given when it is asked."""
+    """Of the rejected ones, by reason."""
+    details: Counter[str]
+    """The same, by the sentence that explains it."""
+    with_thoughts: int
+    """Conversations that have an answer with thoughts."""
+    other_prompt: int
+    """Conversations whose last answer does not follow the prompt that the target would be given there."""
 
     @property
     def learnable(self) -> int:
-        return self.looked_at - self.reasons.total()
+        return self.examined - self.reasons.total()
 
 
 def survey(dataset: Dataset, chat: Chat) -> Survey:
-    """Look at conversations evenly spread over the data."""
-    count = min(len(dataset), LOOKED_AT)
-    reasons: Counter[str] = Counter()
-    thoughtful = unasked = 0
-    for row in dataset.select([place * len(dataset) // count for place in range(count)]):
-        tokenised, messages = tokenise(chat, row), to_messages(row)
-        if isinstance(tokenised, Rejected) or isinstance(messages, Rejected):
-            reasons[tokenised.reason if isinstance(tokenised, Rejected) else "malformed"] += 1
+    """Tokenise conversations evenly spread over the data, each once."""
+    rows = _surveyed_rows(dataset)
+    rejected: list[Rejected] = []
+    with_thoughts = other_prompt = 0
+    for row in dataset.select(rows):
+        messages = to_messages(row)
+        if isinstance(messages, Rejected):
+            rejected.append(messages)
             continue
-        thoughtful += any(_has_thoughts(message) for message in messages)
-        unasked += not _stands_where_asked(chat, messages)
-    return Survey(looked_at=count, reasons=reasons, thoughtful=thoughtful, unasked=unasked)
+        tokenised = tokenise_messages(chat, messages)
+        if isinstance(tokenised, Rejected):
+            rejected.append(tokenised)
+            continue
+        with_thoughts += any(_has_thoughts(message) for message in messages)
+        other_prompt += not _follows_its_prompt(chat, messages)
+    return Survey(
+        examined=len(rows),
+        reasons=Counter(one.reason for one in rejected),
+        details=Counter(one.detail for one in rejected),
+        with_thoughts=with_thoughts,
+        other_prompt=other_prompt,
+    )
+
+
+def _surveyed_rows(dataset: Dataset) -> list[int]:
+    count = min(len(dataset), SURVEY_SIZE)
+    return [number * len(dataset) // count for number in range(count)]
 
 
 def _has_thoughts(message: Message) -> bool:
@@ -64,34 +82,56 @@ def _has_thoughts(message: Message) -> bool:
     return message["role"] == "assistant" and bool(thoughts.strip())
 
 
-def _stands_where_asked(chat: Chat, messages: Sequence[Message]) -> bool:
-    last = max(place for place, message in enumerate(messages) if message["role"] == "assistant")
+def _follows_its_prompt(chat: Chat, messages: Sequence[Message]) -> bool:
+    last = max(index for index, message in enumerate(messages) if message["role"] == "assistant")
     try:
         return chat.render(messages[: last + 1]).startswith(chat.render(messages[:last], add_generation_prompt=True))
-    except TEMPLATE_ERRORS:  # a template may refuse to ask; nothing is known then
+    except TEMPLATE_ERRORS:  # some templates refuse to render a prompt here, which says nothing about the data
         return True
 
 
 def _is_common(count: int, of: int) -> bool:
-    """Whether so many are the rule in the data, and no accident of a row."""
+    """Whether so many are the rule in the data rather than a stray row."""
     return count > 1 and count > 0.05 * of
 
 
+def check_learnable(dataset: Dataset, chat: Chat, found: Survey) -> None:
+    """Raise `ConfigError` where no conversation has anything to learn from.
+
+    Reads on beyond the survey only where that found none, up to the first that has.
+    """
+    if found.learnable:
+        return
+    details, surveyed = Counter(found.details), set(_surveyed_rows(dataset))
+    for index, row in enumerate(dataset):
+        if index in surveyed:
+            continue
+        tokenised = tokenise(chat, row)
+        if not isinstance(tokenised, Rejected):
+            return
+        details[tokenised.detail] += 1
+    commonest = "; ".join(f"{count}: {detail}" for detail, count in details.most_common(3))
+    raise ConfigError(
+        f"none of the {len(dataset)} conversations has anything to learn from ({commonest}): "
+        "give data with answers that fit the target's chat template and `dataset.max_length`"
+    )
+
+
 def check_mask_unused(found: Survey, mask_token_id: int, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Raise `ConfigError` for a mask token that the data commonly use. Single conversations with it are left out of training."""
+    """Raise `ConfigError` for a mask token that is common in the data. Single conversations that hold it are only dropped."""
     count = found.reasons["mask_token"]
-    if _is_common(count, found.looked_at):
+    if _is_common(count, found.examined):
         token = tokenizer.convert_ids_to_tokens(mask_token_id)
         raise ConfigError(
             f"drafter.mask_token_id must be a token that no text uses, got {mask_token_id} ({token}), which {count} of the "
-            f"{found.looked_at} conversations looked at hold: leave it out to have an unused one found"
+            f"{found.examined} conversations examined hold: leave it out to have an unused one chosen"
         )
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerFast, vocab_size: int, name: str) -> None:
-    """Raise `ConfigError` where words of the tokenizer lie outside the target's embedding: they are two models' then.
+    """Raise `ConfigError` where ordinary tokens have no row in the target's embedding: the tokenizer is another model's.
 
-    Added tokens may (Gemma 3's text models have one for pictures, which no text holds); `GuardedChat` turns away what holds them.
+    Added tokens may lack one (Gemma 3's text models have one for pictures, which no text holds); `Chat` rejects text with them.
     """
     ordinary = tokenizer.get_vocab().values() - tokenizer.added_tokens_decoder.keys()
     if (last := max(ordinary, default=0)) >= vocab_size:
@@ -101,69 +141,72 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast, vocab_size: int, name: s
         )
 
 
-def little_to_learn(found: Survey) -> Iterator[str]:
-    """A warning where most conversations are left out; that one at least can be learnt from is checked elsewhere."""
-    if found.learnable < found.looked_at / 2:
+def warn_of_little_to_learn(found: Survey) -> Iterator[str]:
+    """A warning where most conversations will be dropped; that at least one remains is `check_learnable`'s."""
+    if found.learnable < found.examined / 2:
         reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in found.reasons.most_common())
         yield (
-            f"Only {found.learnable} of the {found.looked_at} conversations looked at can be learnt from ({reasons}); "
-            "the rest will be left out."
+            f"Only {found.learnable} of the {found.examined} conversations examined can be learnt from ({reasons}); "
+            "the rest will be dropped."
         )
 
 
-def another_prompt(found: Survey) -> Iterator[str]:
-    """A warning where answers in the data stand behind another prompt than they would where the drafter is served."""
-    if _is_common(found.unasked, found.looked_at):
+def warn_of_other_prompts(found: Survey) -> Iterator[str]:
+    """A warning where answers in the data follow another prompt than they will where the drafter is served."""
+    if _is_common(found.other_prompt, found.examined):
         yield (
-            f"In {found.unasked} of the {found.looked_at} conversations looked at, the answer does not stand behind what the "
-            "target is given when it is asked, as where answers have thoughts and dataset.template_args switch thinking off: "
-            "the drafter will guess worse where it is served than it does here."
+            f"In {found.other_prompt} of the {found.examined} conversations examined, the answer does not follow the prompt that "
+            "the target is given when it is served, for example because answers have thoughts while dataset.template_args switch "
+            "thinking off: the drafter will guess worse there than it does here."
         )
 
 
-def other_answers(made: Mapping[str, Any], target: str, precision: str, template_args: Mapping[str, Any]) -> Iterator[str]:
-    """A warning for each way in which the data's answers, made as `made` says, are not what this target would say."""
-    for sentence in mismatches(made, target=target, precision=precision, template_args=template_args):
+def warn_of_other_answers(
+    provenance: Mapping[str, Any], target: Target, precision: str, template_args: Mapping[str, Any]
+) -> Iterator[str]:
+    """A warning for each way in which the data's answers, made as `provenance` says, are not what this target would say."""
+    for sentence in mismatches(provenance, target=target, precision=precision, template_args=template_args):
         yield f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def missing_thoughts(found: Survey, tokenizer: PreTrainedTokenizerFast, template_args: Mapping[str, Any]) -> Iterator[str]:
-    """A warning where the target is asked to think and no answer in the data has thoughts."""
-    if found.thoughtful or not found.learnable or not _asks_for_thoughts(tokenizer, template_args):
+def warn_of_missing_thoughts(found: Survey, tokenizer: PreTrainedTokenizerFast, template_args: Mapping[str, Any]) -> Iterator[str]:
+    """A warning where the template asks the target to think and no answer in the data has thoughts."""
+    if found.with_thoughts or not found.learnable or not _asks_for_thoughts(tokenizer, template_args):
         return
     yield (
-        f"None of the {found.looked_at} conversations looked at has thoughts, but the target's template asks for them: add "
+        f"None of the {found.examined} conversations examined has thoughts, but the target's template asks for them: add "
         "--dataset.template-args enable_thinking false if it is served without, or train on answers that have them."
     )
 
 
 def _asks_for_thoughts(tokenizer: PreTrainedTokenizerFast, template_args: Mapping[str, Any]) -> bool:
-    """Whether the template has the switch that Qwen3 made common, and it is on."""
+    """Whether the template has the switch `enable_thinking`, as Qwen3's, and it is on."""
     hello: list[Message] = [{"role": "user", "content": "Hello"}]
     try:
-        asked, without = (
+        as_configured, without = (
             Chat(tokenizer, template_args=arguments).render(hello, add_generation_prompt=True)
             for arguments in (template_args, {**template_args, "enable_thinking": False})
         )
     except TEMPLATE_ERRORS:
         return False
-    return asked != without
+    return as_configured != without
 
 
-def far_gamma(config: LossConfig, block_size: int) -> Iterator[str]:
-    """A warning where the decay along a block is far from what goes with its size."""
+def warn_of_gamma(config: LossConfig, block_size: int) -> Iterator[str]:
+    """A warning where the decay along a block is far from the usual one for its size."""
     usual = decay_for(block_size)
     if config.gamma is not None and not usual / 2 <= config.gamma <= 2 * usual:
+        effect = "almost as much as the early ones that they depend on" if config.gamma > usual else "next to nothing"
         yield (
-            f"loss.gamma is {config.gamma:g}, and {usual:g} goes with blocks of {block_size} tokens: late guesses of a block count "
-            f"{'almost as much as the early ones that they hang on' if config.gamma > usual else 'next to nothing'} then."
+            f"loss.gamma is {config.gamma:g}, and the usual value for blocks of {block_size} tokens is {usual:g}: late positions "
+            f"of a block will count {effect}."
         )
 
 
-def unmeasured(every: int, measured: bool, data: str) -> Iterator[str]:
+def warn_of_no_evaluation(every: int, has_held_out: bool, data: str) -> Iterator[str]:
     """A warning where acceptance was to be measured while training, and there is nothing to measure it on."""
-    if every and not measured:
+    if every and not has_held_out:
         yield (
-            f"No acceptance will be measured while training, since data {data!r} has no held-out conversation that can be asked: "
+            f"No acceptance will be measured while training, since data {data!r} has no held-out conversation that can be used: "
             "give --evaluate.prompts, or --evaluate.every 0 to go without."
         )

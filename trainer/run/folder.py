@@ -109,7 +109,7 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
 
 def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
     """What `run.json` holds (docs/record.md)."""
-    config, target = plan.config, plan.target
+    config, target = plan.config, plan.target.description
     return {
         "schema": 1,
         "id": name,

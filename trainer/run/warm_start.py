@@ -51,7 +51,7 @@ class WarmStart:
         origin = f" ({', '.join(known)})" if known else ""
         return f"Begins with the drafter in {self.name}{origin}: {layers}, blocks of {config.block_size}."
 
-    def other_target(self, target: str) -> Iterator[str]:
+    def warn_of_other_target(self, target: str) -> Iterator[str]:
         """A warning where the drafter was trained for another model."""
         own = self.trained.target
         if own and not same_target(own, target):

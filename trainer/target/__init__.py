@@ -1,1 +1,1 @@
-"""A name in, the frozen target and its features out."""
+"""The frozen target: found by name, loaded, and run over batches to extract features."""

