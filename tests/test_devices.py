@@ -10,7 +10,7 @@ import torch
 from trainer.config import TrainConfig
 from trainer.devices import choose_precision, find_device, first_device, place
 from trainer.errors import ConfigError
-from trainer.gpus.device import NO_TORCH, TorchView, UsedGpu, torch_view
+from trainer.gpus.device import NO_TORCH_GPUS, TorchGpus, UsedGpu, torch_gpus
 
 Machine = Callable[..., None]
 
@@ -151,9 +151,9 @@ def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: i
     assert place(config(cpu_threads=asked)).cpu_threads == threads
 
 
-def seen(**devices: Any) -> TorchView:
+def seen(**devices: Any) -> TorchGpus:
     placement = place(config(**devices))
-    return torch_view(placement.targets, placement.drafter)
+    return torch_gpus(placement.targets, placement.drafter)
 
 
 def test_what_torch_knows_of_the_gpus(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,4 +167,4 @@ def test_what_torch_knows_of_the_gpus(machine: Machine, monkeypatch: pytest.Monk
 def test_a_run_on_the_cpu_wakes_no_gpu(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine(HOPPER)
     monkeypatch.delattr(torch.cuda, "get_device_properties")
-    assert seen(target_devices=("cpu",), drafter_device="cpu") is NO_TORCH
+    assert seen(target_devices=("cpu",), drafter_device="cpu") is NO_TORCH_GPUS

@@ -21,7 +21,7 @@ from trainer.devices import Placement
 from trainer.drafter.checkpoint import folder_bytes, when_written
 from trainer.errors import EXIT_INTERRUPTED, ConfigError
 from trainer.formatting import duration
-from trainer.gpus.device import NO_TORCH, torch_view
+from trainer.gpus.device import NO_TORCH_GPUS, torch_gpus
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import EVENT_STREAMS, HTTP_REFUSED, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter, MetricSample
@@ -73,7 +73,7 @@ class Watch:
         self._record = RunRecord(run.folder, run.attempt)
         self._exporter = Exporter(CollectorRegistry(), str(run.facts["id"]))
         self.live = Live(run.facts, self._exporter, self._record)
-        torch = torch_view(placement.targets, placement.drafter) if placement else NO_TORCH
+        torch = torch_gpus(placement.targets, placement.drafter) if placement else NO_TORCH_GPUS
         gpus = GpuSampler(self._exporter, config.gpu_seconds, torch, progress=lambda: self.live.step)
         self._sampler = Sampler(self.live, self._exporter, self._record, config, gpus=gpus)
         self._control = control or Control()

@@ -7,7 +7,7 @@ from prometheus_client import CollectorRegistry
 
 from tests.gpus.test_sampler import GIVEN, STATS, Bench
 from trainer.gpus.collectors import gpu_samples
-from trainer.gpus.device import TorchView
+from trainer.gpus.device import TorchGpus
 from trainer.metrics.catalogue.gpus import ALLOCATED, GPU_SM_ACTIVE, GPU_THROTTLED
 from trainer.metrics.catalogue.index import CATALOGUE
 from trainer.metrics.catalogue.stages import STAGE_DEVICE
@@ -17,21 +17,21 @@ OF_GPUS = {metric for metric in CATALOGUE if metric.name.startswith("gpu_")} | {
 
 
 def seen() -> Bench:
-    bench = Bench(torch=TorchView(gpus=GIVEN, memory_stats=lambda _: STATS))
+    bench = Bench(torch=TorchGpus(gpus=GIVEN, memory_stats=lambda _: STATS))
     for bench.step in range(1, 3):
-        bench.look()
+        bench.sample()
     return bench
 
 
 def exposed(bench: Bench) -> list[str]:
     exporter = Exporter(CollectorRegistry())
-    exporter.register(lambda: gpu_samples(bench.gpus.reading))
+    exporter.register(lambda: gpu_samples(bench.gpus.snapshot))
     lines = exporter.exposition(None)[0].decode().splitlines()
     return [line.removeprefix("draftscope_") for line in lines if line.startswith(("draftscope_gpu_", "draftscope_stage_gpu_"))]
 
 
 def test_every_number_about_gpus_is_told() -> None:
-    readings = [reading for reading in gpu_samples(seen().gpus.reading) if reading.value is not None]
+    readings = [reading for reading in gpu_samples(seen().gpus.snapshot) if reading.value is not None]
     assert {reading.metric for reading in readings} == OF_GPUS
     assert all(len(reading.labels) == len(reading.metric.labels) for reading in readings)
     assert len({(reading.metric.name, reading.labels) for reading in readings}) == len(readings), "no series twice"
@@ -61,7 +61,7 @@ def test_as_prometheus_sees_it() -> None:
 def test_a_gpu_that_vanishes_takes_its_series_along() -> None:
     bench = seen()
     bench.fake.fail(pynvml.NVML_ERROR_GPU_IS_LOST, gpu=1)
-    bench.look()
+    bench.sample()
     lines = exposed(bench)
     assert any('gpu="0"' in line for line in lines)
     assert not any('gpu="1"' in line for line in lines)
@@ -70,7 +70,7 @@ def test_a_gpu_that_vanishes_takes_its_series_along() -> None:
 def test_without_figures_only_the_state_is_told() -> None:
     bench = seen()
     bench.fake.fail(pynvml.NVML_ERROR_UNKNOWN)
-    bench.look()
+    bench.sample()
     names = {line.split()[0] for line in exposed(bench)}
     assert names == {
         "gpu_sampler_up",
@@ -83,8 +83,8 @@ def test_without_figures_only_the_state_is_told() -> None:
 
 
 def test_what_a_gpu_does_not_tell_is_absent() -> None:
-    [first, _] = seen().gpus.reading.devices
+    [first, _] = seen().gpus.snapshot.devices
     silent = replace(first, throttle_reasons=None, sm_active_ratio=None, allocator=None, stages=())
     bench = seen()
-    told = {reading.metric for reading in gpu_samples(replace(bench.gpus.reading, devices=(silent,))) if reading.value is not None}
+    told = {reading.metric for reading in gpu_samples(replace(bench.gpus.snapshot, devices=(silent,))) if reading.value is not None}
     assert told & {GPU_THROTTLED, GPU_SM_ACTIVE, ALLOCATED, STAGE_DEVICE} == set()

@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,12 @@ from prometheus_client import CollectorRegistry
 
 from tests.monitor.test_live import RUN, STEP
 from tests.monitor.test_sampler import FakeStages
-from tests.support.fake_amdsmi import FakeAmdSmi
 from tests.support.fake_nvml import BUSY, IDLE, UUIDS, FakeNvml
+from tests.support.fake_rocm import FakeTorch
 from trainer.config import WatchConfig
-from trainer.gpus.amd import Amd
-from trainer.gpus.device import NO_TORCH, Allocated, NotHereError, TorchView, UsedGpu
+from trainer.gpus.device import NO_TORCH_GPUS, Allocated, NotHereError, TorchGpus, UsedGpu
 from trainer.gpus.nvml import Nvml
+from trainer.gpus.rocm import Rocm
 from trainer.gpus.sampler import COSTLY_EVERY, GIVE_UP_SECONDS, RETRY_SECONDS, GpuSampler
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter
@@ -38,12 +37,8 @@ STATS = {
 }
 
 
-def missing() -> Any:
-    raise ModuleNotFoundError("No module named 'amdsmi'")
-
-
 class Bench:
-    def __init__(self, fake: FakeNvml | None = None, torch: TorchView = NO_TORCH, amd: Callable[[], Any] = missing) -> None:
+    def __init__(self, fake: FakeNvml | None = None, torch: TorchGpus = NO_TORCH_GPUS, rocm: FakeTorch | None = None) -> None:
         self.fake, self.now, self.step = fake or FakeNvml(), 100.0, 0
         self.exporter = Exporter(CollectorRegistry())
         self.gpus = GpuSampler(
@@ -51,7 +46,7 @@ class Bench:
             2.0,
             torch,
             progress=lambda: self.step,
-            backends=(Nvml(lambda: self.fake, {}, self.clock, self.wall), Amd(amd, {})),
+            backends=(Nvml(lambda: self.fake, {}, self.clock, self.wall), Rocm(lambda: rocm or FakeTorch(hip=None))),
             clock=self.clock,
             wall=self.wall,
         )
@@ -62,19 +57,19 @@ class Bench:
     def wall(self) -> float:
         return 1796034063.0 + self.now
 
-    def look(self, after: float = 2.0) -> Any:
+    def sample(self, after: float = 2.0) -> Any:
         self.now += after
-        self.gpus.look()
-        return self.gpus.reading
+        self.gpus.sample()
+        return self.gpus.snapshot
 
     @property
     def counted(self) -> tuple[int, float]:
-        return self.gpus.reading.errors, self.exporter.total(WATCH_ERRORS, "gpu")
+        return self.gpus.snapshot.errors, self.exporter.total(WATCH_ERRORS, "gpu")
 
 
-def test_a_look() -> None:
+def test_a_sampling() -> None:
     bench = Bench()
-    assert bench.gpus.reading.shown(5.0) == {
+    assert bench.gpus.snapshot.shown(5.0) == {
         "up": False,
         "reason": "No GPU figures yet.",
         "notes": [],
@@ -83,10 +78,10 @@ def test_a_look() -> None:
         "age_seconds": None,
         "errors": 0,
     }
-    reading = bench.look()
-    assert ([device.index for device in reading.devices], reading.up, reading.reason, reading.warning) == ([0, 1], True, "", "")
-    assert (reading.time, reading.seconds) == (bench.wall(), 0.0)
-    shown = reading.shown(bench.now + 1.25)
+    snapshot = bench.sample()
+    assert ([device.index for device in snapshot.devices], snapshot.up, snapshot.reason, snapshot.warning) == ([0, 1], True, "", "")
+    assert (snapshot.time, snapshot.seconds) == (bench.wall(), 0.0)
+    shown = snapshot.shown(bench.now + 1.25)
     assert (shown["backend"], shown["driver"], shown["age_seconds"]) == ("nvml", "570.86.15", 1.2)
     assert bench.counted == (0, 0)
     assert bench.exporter.total(WATCH_SECONDS, "gpu") > 0
@@ -96,64 +91,77 @@ def test_a_machine_without_a_library_is_a_state_and_no_error() -> None:
     fake = FakeNvml()
     fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
     bench = Bench(fake)
-    reading = bench.look()
-    assert (reading.up, reading.backend, reading.warning) == (False, "none", "")
-    assert reading.reason.startswith("No GPU figures: NVML Shared Library Not Found: there is no NVIDIA driver here")
-    bench.look(RETRY_SECONDS)
+    snapshot = bench.sample()
+    assert (snapshot.up, snapshot.backend, snapshot.warning) == (False, "none", "")
+    assert snapshot.reason.startswith("No GPU figures: NVML Shared Library Not Found: there is no NVIDIA driver here")
+    bench.sample(RETRY_SECONDS)
     assert bench.counted == (0, 0)
 
 
 def test_a_run_on_a_gpu_that_cannot_be_watched_is_told() -> None:
     fake = FakeNvml()
     fake.fail(pynvml.NVML_ERROR_UNKNOWN, "nvmlInit")
-    bench = Bench(fake, TorchView(gpus=GIVEN))
-    assert bench.look().warning.startswith("No GPU figures: Unknown Error: in a container")
+    bench = Bench(fake, TorchGpus(gpus=GIVEN))
+    assert bench.sample().warning.startswith("No GPU figures: Unknown Error: in a container")
     assert bench.counted == (1, 1)
 
 
 def test_a_driver_that_is_lost_is_tried_again_after_a_while() -> None:
     bench = Bench()
-    seen_at = bench.look().time
+    seen_at = bench.sample().time
     bench.fake.fail(pynvml.NVML_ERROR_UNKNOWN)
-    reading = bench.look()
-    assert (reading.devices, reading.up, reading.backend, reading.notes) == ((), False, "none", ())
+    snapshot = bench.sample()
+    assert (snapshot.devices, snapshot.up, snapshot.backend, snapshot.notes) == ((), False, "none", ())
     way_out = "in a container this follows a reload of systemd, which takes its GPUs away: recreate the container"
-    assert reading.reason == f"No GPU figures: Unknown Error: {way_out}."
-    assert reading.warning == f"{reading.reason} Training goes on without them."
-    assert (reading.time, bench.fake.ended) == (seen_at, 1), "the age is that of the last figures"
+    assert snapshot.reason == f"No GPU figures: Unknown Error: {way_out}."
+    assert snapshot.warning == f"{snapshot.reason} Training goes on without them."
+    assert (snapshot.time, bench.fake.ended) == (seen_at, 1), "the age is that of the last figures"
     bench.fake.faults.clear()
-    assert not bench.look(RETRY_SECONDS - 1).up
+    assert not bench.sample(RETRY_SECONDS - 1).up
     assert bench.fake.started == 1, "not tried again before its time"
-    assert bench.look(1).up
+    assert bench.sample(1).up
     assert (bench.fake.started, bench.counted) == (2, (1, 1))
 
 
 def test_a_gpu_that_vanishes_takes_only_its_own_figures_away() -> None:
     bench = Bench()
-    bench.look()
+    bench.sample()
     bench.fake.fail(pynvml.NVML_ERROR_GPU_IS_LOST, gpu=0)
-    reading = bench.look()
-    assert ([device.index for device in reading.devices], reading.up) == ([1], True)
-    assert reading.reason == "GPU 0 does not answer: GPU is lost: it has fallen off the bus, restart the machine."
-    assert reading.warning == reading.reason
+    snapshot = bench.sample()
+    assert ([device.index for device in snapshot.devices], snapshot.up) == ([1], True)
+    assert snapshot.reason == "GPU 0 does not answer: GPU is lost: it has fallen off the bus: restart the machine."
+    assert snapshot.warning == snapshot.reason
 
 
 def test_an_amd_gpu_where_there_is_no_nvidia_driver() -> None:
     fake = FakeNvml()
     fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
-    reading = Bench(fake, amd=FakeAmdSmi).look()
-    assert (reading.up, reading.backend, reading.devices[0].name) == (True, "amdsmi", "AMD Instinct MI300X")
+    assert not Bench(fake, rocm=FakeTorch()).sample().up, "it stays off while the run uses no GPU"
+    snapshot = Bench(fake, TorchGpus(gpus=GIVEN), FakeTorch()).sample()
+    assert (snapshot.up, snapshot.backend, snapshot.devices[0].name) == (True, "amdsmi", "AMD Instinct MI300X")
+    assert [device.stages for device in snapshot.devices] == [("drafter",), ("target",)]
+
+
+def test_an_amd_gpu_whose_library_is_not_installed_is_told_with_the_way_out() -> None:
+    fake, rocm = FakeNvml(), FakeTorch()
+    fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
+    for gpu in (0, 1):
+        rocm.fail(gpu, ModuleNotFoundError("amdsmi does not seem to be installed"))
+    warning = Bench(fake, TorchGpus(gpus=GIVEN), rocm).sample().warning
+    assert "install the package amdsmi of this machine's ROCm" in warning
+    assert warning.endswith("Training goes on without them.")
 
 
 def test_of_two_libraries_the_one_that_should_work_gives_the_reason() -> None:
-    def broken() -> FakeAmdSmi:
-        fake = FakeAmdSmi()
-        fake.fail("DRIVER_NOT_LOADED", "amdsmi_init")
-        return fake
+    class Broken(Rocm):
+        def open(self, used: object) -> None:
+            raise RuntimeError("driver not loaded.")
 
     fake = FakeNvml()
     fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
-    assert Bench(fake, amd=broken).look().reason == "No GPU figures: Error code: 2 | AMDSMI_STATUS_DRIVER_NOT_LOADED."
+    bench = Bench(fake)
+    bench.gpus._backends = (bench.gpus._backends[0], Broken())
+    assert bench.sample().reason == "No GPU figures: driver not loaded."
 
 
 def test_even_a_bug_of_ours_is_a_state() -> None:
@@ -167,13 +175,13 @@ def test_even_a_bug_of_ours_is_a_state() -> None:
 
     bench = Bench()
     bench.gpus._backends = (Buggy(),)  # type: ignore[assignment]
-    assert bench.look().reason == "No GPU figures: NotHereError."
+    assert bench.sample().reason == "No GPU figures: NotHereError."
 
 
 def test_costly_questions_are_rare() -> None:
     bench = Bench(FakeNvml(BUSY, gpm=False))
     for _ in range(2 * COSTLY_EVERY):
-        bench.look()
+        bench.sample()
     assert bench.fake.asked.count("nvmlDeviceGetPcieThroughput") == 4
 
 
@@ -182,7 +190,7 @@ class Hanging:
 
     def __init__(self, bench: Bench) -> None:
         self.release = bench.fake.hang()
-        self._thread = threading.Thread(target=bench.gpus.look, daemon=True)
+        self._thread = threading.Thread(target=bench.gpus.sample, daemon=True)
         self._thread.start()
         waited = threading.Event()
         while not bench.fake.hanging and not waited.wait(0.01):
@@ -196,20 +204,20 @@ class Hanging:
 
 def test_a_driver_that_does_not_answer_is_found_and_comes_back() -> None:
     bench = Bench()
-    bench.look()
+    bench.sample()
     hanging = Hanging(bench)
     bench.now += GIVE_UP_SECONDS - 1
-    assert bench.gpus.reading.up, "slow is not dead"
+    assert bench.gpus.snapshot.up, "slow is not dead"
     bench.now += 3
-    reading = bench.gpus.reading
-    assert (reading.up, reading.devices, reading.errors) == (False, (), 1)
-    assert reading.reason == "No GPU figures: the driver has not answered for 12 s."
-    assert reading.seconds == 12
+    snapshot = bench.gpus.snapshot
+    assert (snapshot.up, snapshot.devices, snapshot.errors) == (False, (), 1)
+    assert snapshot.reason == "No GPU figures: the driver has not answered for 12 s."
+    assert snapshot.seconds == 12
     bench.now += 30
-    assert bench.gpus.reading.warning == reading.warning, "what a person is told does not change every second"
+    assert bench.gpus.snapshot.warning == snapshot.warning, "what a person is told does not change every second"
     hanging.end()
-    reading = bench.gpus.reading
-    assert (reading.up, len(reading.devices), reading.reason, reading.seconds) == (True, 2, "", 42)
+    snapshot = bench.gpus.snapshot
+    assert (snapshot.up, len(snapshot.devices), snapshot.reason, snapshot.seconds) == (True, 2, "", 42)
     assert bench.counted == (1, 1), "counted once, while it hangs and after"
 
 
@@ -217,9 +225,9 @@ def test_a_driver_that_hangs_from_the_start() -> None:
     bench = Bench()
     hanging = Hanging(bench)
     bench.now += GIVE_UP_SECONDS
-    assert bench.gpus.reading.reason == "No GPU figures: the driver has not answered for 10 s."
+    assert bench.gpus.snapshot.reason == "No GPU figures: the driver has not answered for 10 s."
     hanging.end()
-    assert bench.gpus.reading.up
+    assert bench.gpus.snapshot.up
 
 
 def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> None:
@@ -230,7 +238,7 @@ def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> N
     config = WatchConfig(stall_seconds=30.0)
     sampler = Sampler(live, exporter, record, config, gpus=bench.gpus, clock=bench.clock)
     sampler.attach(stages)  # type: ignore[arg-type]
-    bench.look()
+    bench.sample()
     hanging = Hanging(bench)
     for number in range(1, 21):
         bench.now += 1
@@ -262,16 +270,16 @@ def test_stages_and_the_allocator_are_matched_by_identity() -> None:
         asked.append(number)
         return STATS if number == 0 else {}
 
-    bench = Bench(torch=TorchView(gpus=GIVEN, memory_stats=stats))
-    bench.look()
+    bench = Bench(torch=TorchGpus(gpus=GIVEN, memory_stats=stats))
+    bench.sample()
     assert asked == [], "no step, no question"
     bench.step = 1
-    first, second = bench.look().devices
+    first, second = bench.sample().devices
     assert (first.stages, first.allocator) == (("target",), None)
     held = Allocated(allocated_bytes=100, reserved_bytes=200, peak_bytes=300, retries=2, out_of_memory=1)
     assert (second.stages, second.allocator) == (("drafter",), held)
     assert second.shown()["allocator"]["peak_bytes"] == 300
-    assert bench.look().devices[1].allocator == held, "the last known figures stay"
+    assert bench.sample().devices[1].allocator == held, "the last known figures stay"
     assert sorted(asked) == [0, 1], "torch is asked only once the run has got on"
 
 
@@ -279,17 +287,17 @@ def test_an_allocator_that_keeps_no_account_costs_no_other_figure() -> None:
     def stats(number: int) -> dict[str, int]:
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats")
 
-    bench = Bench(torch=TorchView(gpus=GIVEN, memory_stats=stats))
+    bench = Bench(torch=TorchGpus(gpus=GIVEN, memory_stats=stats))
     bench.step = 1
-    reading = bench.look()
-    assert (reading.up, [device.allocator for device in reading.devices]) == (True, [None, None])
+    snapshot = bench.sample()
+    assert (snapshot.up, [device.allocator for device in snapshot.devices]) == (True, [None, None])
 
 
 def test_switched_off_it_leaves_the_gpus_alone() -> None:
     fake = FakeNvml()
     gpus = GpuSampler(Exporter(CollectorRegistry()), 0, backends=(Nvml(lambda: fake, {}),))
     gpus.start()
-    assert (gpus.reading.up, gpus.reading.reason) == (False, "GPU figures are switched off by --watch.gpu-seconds 0.")
+    assert (gpus.snapshot.up, gpus.snapshot.reason) == (False, "GPU figures are switched off by --watch.gpu-seconds 0.")
     gpus.stop()
     assert fake.asked == []
 
@@ -301,13 +309,13 @@ def test_the_thread_looks_closes_the_library_and_ends() -> None:
     waited = threading.Event()
     while fake.asked.count("nvmlDeviceGetPowerUsage") < 4 and not waited.wait(0.01):
         pass
-    seen_at = gpus.reading.time
+    seen_at = gpus.snapshot.time
     gpus.stop()
     assert (fake.ended, fake.samples) == (1, {})
     assert "gpus" not in {thread.name for thread in threading.enumerate()}
-    after = gpus.reading
+    after = gpus.snapshot
     assert (after.devices, after.up, after.backend, after.warning) == ((), False, "none", "")
-    assert after.reason == "The run has ended, and its GPUs are not looked at any more."
+    assert after.reason == "The run has ended; its GPUs are no longer sampled."
     assert after.time >= seen_at > 0, "the age is that of the last figures"
 
 
@@ -315,9 +323,9 @@ def test_at_its_end_a_run_that_had_no_figures_still_says_why() -> None:
     fake = FakeNvml()
     fake.fail(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, "nvmlInit")
     bench = Bench(fake)
-    reason = bench.look().reason
+    reason = bench.sample().reason
     bench.gpus.stop()
-    assert bench.gpus.reading.reason == reason
+    assert bench.gpus.snapshot.reason == reason
     assert "NVML Shared Library Not Found" in reason
 
 
@@ -325,7 +333,7 @@ def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_rec
     record, bench = RunRecord(tmp_path, 0), Bench()
     live = Live(RUN, bench.exporter, record, bench.clock, bench.wall)
     sampler = Sampler(live, bench.exporter, record, WatchConfig(), gpus=bench.gpus, clock=bench.clock)
-    bench.look()
+    bench.sample()
     sampler.tick()
     sampler.stop()
     record.close()
@@ -345,6 +353,7 @@ import threading
 from prometheus_client import CollectorRegistry
 from tests.support.fake_nvml import FakeNvml
 from trainer.gpus.nvml import Nvml
+from trainer.gpus.rocm import Rocm
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.exporter import Exporter
 fake = FakeNvml()
@@ -353,7 +362,7 @@ gpus = GpuSampler(Exporter(CollectorRegistry()), 1.0, backends=(Nvml(lambda: fak
 gpus.start()
 while not fake.hanging: threading.Event().wait(0.01)
 gpus.stop()
-print(gpus.reading.up, [thread.name for thread in threading.enumerate()])
+print(gpus.snapshot.up, [thread.name for thread in threading.enumerate()])
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stderr) == (0, "")
@@ -362,5 +371,5 @@ print(gpus.reading.up, [thread.name for thread in threading.enumerate()])
 
 def test_a_reading_that_is_old_shows_its_age() -> None:
     bench = Bench()
-    reading = bench.look()
-    assert reading.shown(bench.now + 90)["age_seconds"] == pytest.approx(90)
+    snapshot = bench.sample()
+    assert snapshot.shown(bench.now + 90)["age_seconds"] == pytest.approx(90)

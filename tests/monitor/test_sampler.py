@@ -26,7 +26,7 @@ from trainer.record.writer import RunRecord
 
 class FakeGpus:
     def __init__(self) -> None:
-        self.reading = GpuSnapshot((Device(index=0, name="H200", memory_used_bytes=5),), True, "")
+        self.snapshot = GpuSnapshot((Device(index=0, name="H200", memory_used_bytes=5),), True, "")
         self.running = False
 
     def start(self) -> None:
@@ -222,7 +222,7 @@ def test_an_error_is_counted_logged_once_and_passes(bench: Bench, caplog: pytest
 def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.run(2)
     reason = "No GPU figures: Unknown Error."
-    bench.gpus.reading = GpuSnapshot((), False, reason, warning=f"{reason} Training goes on without them.")
+    bench.gpus.snapshot = GpuSnapshot((), False, reason, warning=f"{reason} Training goes on without them.")
     monkeypatch.setattr(RunRecord, "trouble", "steps.jsonl cannot be written: No space left on device")
     bench.run(3)
     assert bench.live.status()["warnings"] == [
@@ -230,7 +230,7 @@ def test_lost_gpus_and_a_record_with_gaps_become_warnings(bench: Bench, monkeypa
         "The record has gaps for now, training goes on: steps.jsonl cannot be written: No space left on device.",
     ]
     assert "draftscope_gpu_sampler_up 0.0" in bench.exposed()
-    bench.gpus.reading = GpuSnapshot((), True, "")
+    bench.gpus.snapshot = GpuSnapshot((), True, "")
     bench.run(1)
     (left,) = bench.live.status()["warnings"]
     assert left.startswith("The record has gaps"), "the GPUs are back"

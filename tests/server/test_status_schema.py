@@ -37,7 +37,7 @@ def moments_of(bench: Bench) -> Iterator[dict[str, Any]]:
     """As they go over the wire."""
     yield from (bench.live.status(), bench.sampler.tick() or bench.live.status())
     bench.sampler.attach(bench.stages)  # type: ignore[arg-type]
-    bench.gpus.reading = GpuSnapshot((GPU,), True, "", "nvml", "580", ("no NVLink",), at=1.0)
+    bench.gpus.snapshot = GpuSnapshot((GPU,), True, "", "nvml", "580", ("no NVLink",), at=1.0)
     bench.run(5)
     yield bench.live.status()
     bench.live.stepped(replace(STEP, step=6, loss=math.nan, grad_norm=math.inf), "non_finite_loss")

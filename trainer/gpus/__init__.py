@@ -1,1 +1,1 @@
-"""GPU libraries in, figures of each GPU out."""
+"""GPU libraries in; figures of each GPU, as snapshots and metrics, out."""

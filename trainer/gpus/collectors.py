@@ -1,4 +1,4 @@
-"""The newest look at the GPUs → numbers of the catalogue, for `/metrics`. What a GPU does not tell is absent."""
+"""The newest GPU snapshot as metric samples for `/metrics`; what a GPU does not report is absent."""
 
 from __future__ import annotations
 

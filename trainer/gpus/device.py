@@ -1,4 +1,4 @@
-"""What one look at the GPUs found, as plain immutable values; None where a GPU or its driver does not tell (docs/gpus.md)."""
+"""Snapshots of the GPUs as plain immutable values; None is what a GPU or its driver does not report (docs/gpus.md)."""
 
 from __future__ import annotations
 
@@ -12,30 +12,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocated:
-    """What torch's allocator holds on one GPU, in bytes, and how often it was short of memory."""
+    """What torch's allocator holds on one GPU, and how often it ran short of memory."""
 
     allocated_bytes: int
     reserved_bytes: int
     peak_bytes: int
-    """Most that tensors ever took."""
+    """Most memory that tensors ever took."""
     retries: int
-    """Times that it emptied its cache to find memory."""
+    """How often it emptied its cache to find memory."""
     out_of_memory: int
-    """Times that it found none."""
+    """How often it found none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU, or a part of one that is split (MIG), at one moment. `index` and `mig` count as `nvidia-smi -L` does."""
+    """One GPU, or one MIG instance, at one moment. `index` and `mig` count as `nvidia-smi -L` does."""
 
     index: int
     mig: int | None = None
-    """Which part of GPU `index`; None for a whole GPU."""
+    """Number of the MIG instance on GPU `index`; None for a whole GPU."""
     name: str
     uuid: str = ""
-    """As the driver names it, "GPU-…" or "MIG-…"."""
+    """The driver's, "GPU-…" or "MIG-…"."""
     aliases: tuple[str, ...] = ()
-    """What else it is called: a MIG instance may go by its GPU's name. Not shown."""
+    """Other identities: torch may know a MIG instance by its GPU's. Not shown."""
     stages: tuple[str, ...] = ()
     """Stages of this run that compute on it."""
     kernel_active_ratio: float | None = None
@@ -54,16 +54,16 @@ class Device:
     sm_clock_hertz: float | None = None
     memory_clock_hertz: float | None = None
     throttle_reasons: tuple[str, ...] | None = None
-    """Of GPU_THROTTLE_REASONS; empty while it runs as fast as it can."""
+    """Of GPU_THROTTLE_REASONS; empty while it is not throttled."""
     pcie_receive_bytes_per_second: float | None = None
     pcie_transmit_bytes_per_second: float | None = None
     nvlink_receive_bytes_per_second: float | None = None
     nvlink_transmit_bytes_per_second: float | None = None
     xid_errors: int | None = None
-    """Since this process began."""
+    """Since this process started."""
     xid_last_code: int | None = None
     xid_last_time: float | None = None
-    """Unix time; code and time are 0 before the first."""
+    """Unix time; code and time are 0 before the first error."""
     allocator: Allocated | None = None
 
     def shown(self) -> dict[str, Any]:
@@ -77,40 +77,42 @@ class Device:
         """As in `/metrics`: "0", or "0:1" for part 1 of GPU 0."""
         return label_of(self.index, self.mig)
 
-    def is_called(self, uuid: str) -> bool:
+    def has_uuid(self, uuid: str) -> bool:
+        """Whether it is the GPU that torch or the driver calls `uuid`."""
         return bare(uuid) in {bare(name) for name in (self.uuid, *self.aliases)}
 
-    def says_nothing(self) -> bool:
+    def has_no_figures(self) -> bool:
+        """Whether it did not answer at all."""
         figures = (self.kernel_active_ratio, self.memory_used_bytes, self.power_watts, self.temperature_celsius)
         return all(figure is None for figure in figures)
 
 
 @dataclass(frozen=True, slots=True)
 class GpuSnapshot:
-    """The newest look, and how the looking goes."""
+    """The newest figures, and the state of the sampling."""
 
     devices: tuple[Device, ...]
     up: bool
     reason: str
-    """Sentences: why `up` is false, or what is amiss with some of the GPUs; else empty."""
+    """Sentences: why `up` is false, or what is wrong with some of the GPUs; else empty."""
     backend: str = "none"
     """Of GPU_BACKENDS."""
     driver: str = ""
     notes: tuple[str, ...] = ()
-    """Which figures are missing for good, and why, in sentences."""
+    """Which figures these GPUs never report, and why, in sentences."""
     warning: str = ""
-    """What a person should be told of, if anything; does not change from second to second."""
+    """What to tell a person, if anything; stays the same while the trouble does."""
     at: float | None = None
-    """When the newest figures were taken, on the clock that never goes back; None before the first."""
+    """Monotonic time of the newest figures; None before the first."""
     time: float = 0.0
     """The same as Unix time; 0 before the first."""
     seconds: float = 0.0
-    """That the newest look took, or has taken so far."""
+    """Duration of the newest sampling, or so far of the one under way."""
     errors: int = 0
-    """Looks that failed or were given up."""
+    """Samplings that failed or took too long."""
 
     def shown(self, now: float) -> dict[str, Any]:
-        """As `gpu_sampler` in `/status`; `now` on the clock that never goes back."""
+        """As `gpu_sampler` in `/status`; `now` is monotonic time."""
         return {
             "up": self.up,
             "reason": self.reason,
@@ -122,12 +124,12 @@ class GpuSnapshot:
         }
 
 
-NO_FIGURES = GpuSnapshot((), False, "No GPU figures yet.")
+NOT_SAMPLED = GpuSnapshot((), False, "No GPU figures yet.")
 
 
 @dataclass(frozen=True, slots=True)
 class UsedGpu:
-    """A GPU as torch knows it: `number` as in "cuda:1", what CUDA calls it (bare, without "GPU-"), and the stages that use it."""
+    """A GPU of the run: torch's number of it, as in "cuda:1", CUDA's UUID (without "GPU-"), and the stages that use it."""
 
     number: int
     uuid: str
@@ -135,36 +137,36 @@ class UsedGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TorchView:
-    """What torch knows of the GPUs: those that the run uses, and `torch.cuda.memory_stats` by its own number of one."""
+class TorchGpus:
+    """The GPUs that the run uses, and `torch.cuda.memory_stats`, which takes torch's number of one."""
 
     gpus: tuple[UsedGpu, ...] = ()
     memory_stats: Callable[[int], Mapping[str, Any]] = lambda _: {}
 
 
-NO_TORCH = TorchView()
+NO_TORCH_GPUS = TorchGpus()
 
 
-def torch_view(targets: Sequence[torch.device], drafter: torch.device) -> TorchView:
-    """What torch knows of the GPUs among these devices; nothing for a run on the CPU, which wakes none."""
+def torch_gpus(targets: Sequence[torch.device], drafter: torch.device) -> TorchGpus:
+    """The GPUs among these devices; none for a run on the CPU, which then does not initialise CUDA."""
     used: dict[int, list[str]] = {}
     for stage, device in [*(("target", device) for device in dict.fromkeys(targets)), ("drafter", drafter)]:
         if device.type == "cuda":
             used.setdefault(device.index, []).append(stage)
     if not used:
-        return NO_TORCH
+        return NO_TORCH_GPUS
     import torch  # here, so that watching a run on the CPU needs none of it
 
     gpus = [UsedGpu(number, str(torch.cuda.get_device_properties(number).uuid), tuple(used[number])) for number in sorted(used)]
-    return TorchView(gpus=tuple(gpus), memory_stats=torch.cuda.memory_stats)
+    return TorchGpus(gpus=tuple(gpus), memory_stats=torch.cuda.memory_stats)
 
 
 class NotHereError(Exception):
-    """A library that this machine simply does not have: no reason to speak of it where another one works."""
+    """The library is not for this machine or run; not worth a word if another one works."""
 
 
 class Backend(Protocol):
-    """A library that knows GPUs. One thread owns it: whatever it does may take long, raise anything, or never come back."""
+    """A library that reads GPUs. One thread owns it: any call may take long, raise anything, or never return."""
 
     @property
     def name(self) -> str:
@@ -172,20 +174,23 @@ class Backend(Protocol):
 
     @property
     def driver(self) -> str:
-        """Its version, once it is open."""
+        """The driver's version, once open; "" if unknown."""
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which figures are missing while all is well, and why, in sentences."""
+        """Which figures these GPUs never report, and why, in sentences."""
 
     def open(self, used: Sequence[UsedGpu]) -> None:
-        """Start the library and choose the GPUs to look at: those in use, or where that is unknown, the visible ones."""
+        """Start the library and choose the GPUs to read: those in use, or the visible ones if that is unknown.
+
+        Raises `NotHereError`, or whatever the library raises.
+        """
 
     def read(self, *, costly: bool) -> tuple[tuple[Device, ...], str]:
-        """The figures now, and sentences about GPUs that do not answer. `costly`: also ask what takes the driver long."""
+        """The figures now, and sentences about GPUs that do not answer. `costly`: include the slow questions."""
 
     def close(self) -> None:
-        """Let the library go. Never raises."""
+        """Release the library. Never raises."""
 
 
 def label_of(index: int, mig: int | None = None) -> str:
@@ -198,7 +203,7 @@ def sentence_of(error: BaseException) -> str:
 
 
 def bare(uuid: str) -> str:
-    """An identity without its kind: what torch and the driver agree on."""
+    """A UUID without its prefix, in lower case, as torch writes it."""
     return uuid.removeprefix("MIG-").removeprefix("GPU-").lower()
 
 

@@ -1,6 +1,6 @@
-"""What NVIDIA GPUs since Hopper count of their own work (GPM), through NVML: two samples in, rates and ratios between them out.
+"""GPU performance monitoring (GPM) of Hopper and newer, through NVML: rates and ratios between two samples of the counters.
 
-A sample is memory of the library: each is freed, the newest at `close`.
+A sample is memory of the library and has to be freed, the newest one by `close`.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 LEAST_SECONDS = 1.0
-"""Between two samples that are compared: below it the counters are too coarse, and the figures of before are given again."""
+"""Shortest time between two samples: below it the counters are too coarse, and the last figures are returned again."""
 MOST_SECONDS = 600.0
-"""Figures over a longer time, after a suspended machine say, would be about the past."""
+"""Longest time between two samples: after a suspend, say, figures would describe the past."""
 
 PER_CENT, PER_MIB = 100.0, 2.0**-20
 
-# Field of `Device`, metric of GPM, its units in a base unit.
+# Field of `Device`, GPM's metric, how many of its units make one of the field's.
 _ASKED = (
     ("sm_active_ratio", "NVML_GPM_METRIC_SM_UTIL", PER_CENT),
     ("sm_occupancy_ratio", "NVML_GPM_METRIC_SM_OCCUPANCY", PER_CENT),
@@ -38,7 +38,7 @@ class _Sample:
 
 
 class Gpm:
-    """Of one GPU, or of its MIG instance number `mig`; `handle` is the whole GPU's. Raises what the library raises."""
+    """One GPU, or its MIG instance `mig`; `handle` is the whole GPU's. Methods raise what the library raises."""
 
     def __init__(self, nvml: Any, handle: Any, mig: int | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._nvml, self._handle, self._mig, self._clock = nvml, handle, mig, clock
@@ -49,7 +49,7 @@ class Gpm:
         return bool(self._nvml.nvmlGpmQueryDeviceSupport(self._handle).isSupportedDevice)
 
     def read(self) -> dict[str, float]:
-        """Figures by field of `Device`, of the time since the last sample; none after the first, nor of what is not counted."""
+        """Figures since the last sample, by field of `Device`; empty after the first, without what the GPU does not count."""
         before, at = self._before, self._clock()
         if before is not None and at - before.at < LEAST_SECONDS:
             return self._figures
@@ -70,7 +70,7 @@ class Gpm:
         return self._figures
 
     def close(self) -> None:
-        """Forget the sample. Raises what the library raises."""
+        """Free the newest sample."""
         before, self._before, self._figures = self._before, None, {}
         if before is not None:
             self._nvml.nvmlGpmSampleFree(before.taken)
@@ -90,15 +90,15 @@ class Gpm:
 
     def _between(self, before: _Sample, now: _Sample) -> dict[str, float]:
         nvml = self._nvml
-        question = nvml.c_nvmlGpmMetricsGet_t()
-        question.version = nvml.NVML_GPM_METRICS_GET_VERSION
-        question.numMetrics = len(_ASKED)
-        question.sample1, question.sample2 = before.taken, now.taken
-        for slot, (_, metric, _) in zip(question.metrics, _ASKED, strict=False):
+        request = nvml.c_nvmlGpmMetricsGet_t()
+        request.version = nvml.NVML_GPM_METRICS_GET_VERSION
+        request.numMetrics = len(_ASKED)
+        request.sample1, request.sample2 = before.taken, now.taken
+        for slot, (_, metric, _) in zip(request.metrics, _ASKED, strict=False):
             slot.metricId = getattr(nvml, metric)
-        nvml.nvmlGpmMetricsGet(question)
+        nvml.nvmlGpmMetricsGet(request)
         return {
             field: slot.value / units
-            for slot, (field, _, units) in zip(question.metrics, _ASKED, strict=False)
+            for slot, (field, _, units) in zip(request.metrics, _ASKED, strict=False)
             if slot.nvmlReturn == nvml.NVML_SUCCESS and math.isfinite(slot.value)
         }

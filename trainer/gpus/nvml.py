@@ -1,6 +1,6 @@
-"""Figures of NVIDIA GPUs from the driver's own library, NVML (package nvidia-ml-py, module pynvml).
+"""Figures of NVIDIA GPUs from the driver's library, NVML (package nvidia-ml-py, module pynvml).
 
-A GPU that does not support one figure still tells the others. Which call each figure comes from: docs/gpus.md.
+A GPU that does not support one figure still reports the others. docs/gpus.md lists the call behind each figure.
 """
 
 from __future__ import annotations
@@ -15,14 +15,13 @@ from typing import Any, NamedTuple
 
 from trainer.gpus.device import Device, NotHereError, UsedGpu, label_of, sentence_of
 from trainer.gpus.gpm import Gpm
+from trainer.gpus.nvml_codes import is_final, throttle_reasons, with_way_out
 from trainer.gpus.selection import choose, choose_parts
-from trainer.gpus.throttle import reasons_of
-from trainer.gpus.ways_out import is_final, with_way_out
 from trainer.gpus.xid import XidCounter
 
 
 class _Part(NamedTuple):
-    """A MIG instance: its number within the GPU, its identity, its handle. Or a whole GPU, without a number."""
+    """A MIG instance, with its number within the GPU; or a whole GPU, without a number."""
 
     number: int | None
     uuid: str
@@ -30,7 +29,7 @@ class _Part(NamedTuple):
 
 
 class _Found(NamedTuple):
-    """A GPU that answers, and its MIG instances that this process may see, if it is split."""
+    """A GPU that answers, and the MIG instances that this process may see."""
 
     whole: _Part
     parts: list[_Part]
@@ -42,7 +41,7 @@ class _Found(NamedTuple):
 
 @dataclass(slots=True)
 class _Gpu:
-    """What is looked at: a GPU, or its MIG instance `mig`. `handle` and `whole`, an identity, are of the whole GPU."""
+    """What is sampled: a GPU, or its MIG instance `mig`. `handle` and `whole`, a UUID, are the whole GPU's."""
 
     index: int
     mig: int | None
@@ -56,14 +55,14 @@ class _Gpu:
     uncounted: str = ""
     """Why GPM counts nothing."""
     pcie: dict[str, float | None] = field(default_factory=dict)
-    """From the slow question, as of the last time that it was asked."""
+    """PCIe traffic, as of the last time that the slow question was asked."""
     unsupported: set[str] = field(default_factory=set)
-    """Calls that this GPU has said never to answer: each question costs a turn at the driver's lock."""
+    """Calls that this GPU does not support. They are not repeated: each costs a turn at the driver's lock."""
     error: str = ""
 
 
 class Nvml:
-    """Owned by one thread: the library waits for a lock of the driver, so nobody else may have to wait with it."""
+    """Owned by one thread: calls wait for a lock in the driver, and no other thread should have to."""
 
     name = "nvml"
 
@@ -84,7 +83,7 @@ class Nvml:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Which figures are missing while all is well, and why: the GPUs of which the same is to be said together."""
+        """Which figures these GPUs never report, and why; GPUs with the same note share a sentence."""
         found: dict[str, list[str]] = {}
         for gpu in self._gpus:
             for note in _notes(gpu):
@@ -92,7 +91,7 @@ class Nvml:
         return tuple(f"GPU {', '.join(labels)}: {note}" for note, labels in found.items())
 
     def open(self, used: Sequence[UsedGpu]) -> None:
-        """Raises `NotHereError` where there is no library, else `RuntimeError` with a sentence."""
+        """Raises `NotHereError` if there is no library, `RuntimeError` with a sentence if it does not work."""
         try:
             nvml = self._load()
         except Exception as error:
@@ -111,7 +110,7 @@ class Nvml:
             names = [found[index].names if index in found else [] for index in range(max(found) + 1)]
             chosen = choose(used, self._visible, names)
             self._gpus = [gpu for index in chosen if index in found for gpu in self._in_use(index, found[index], used)]
-            # One that does not answer may be nobody's concern here.
+            # A GPU that does not answer matters only if the run may be using it.
             self._silent = {index: why for index, why in self._silent.items() if index in chosen or len(chosen) < len(used)}
         except Exception as error:
             raise RuntimeError(with_way_out(error, nvml)) from error
@@ -122,15 +121,15 @@ class Nvml:
             self._start_gpm(gpu)
 
     def read(self, *, costly: bool) -> tuple[tuple[Device, ...], str]:
-        """Raises `RuntimeError` with a sentence where no GPU answers."""
+        """Raises `RuntimeError` with a sentence if no GPU answers."""
         with contextlib.suppress(Exception):
-            self._xids.take_in()
+            self._xids.drain()
         devices = [self._device(gpu, costly=costly) for gpu in self._gpus]
-        told = tuple(device for device in devices if not device.says_nothing())
-        if not told:
+        answering = tuple(device for device in devices if not device.has_no_figures())
+        if not answering:
             raise RuntimeError(self._gpus[0].error or "the driver knows none of them")
-        silent = {device.label: gpu.error for device, gpu in zip(devices, self._gpus, strict=True) if device.says_nothing()}
-        return told, _joined({**self._silent, **silent})
+        silent = {device.label: gpu.error for device, gpu in zip(devices, self._gpus, strict=True) if device.has_no_figures()}
+        return answering, _joined({**self._silent, **silent})
 
     def close(self) -> None:
         nvml, gpus, self._nvml, self._gpus, self._silent = self._nvml, self._gpus, None, [], {}
@@ -141,7 +140,7 @@ class Nvml:
                 let_go()
 
     def _find(self, count: int) -> dict[int, _Found]:
-        """Every GPU that answers; why another does not is kept."""
+        """Every GPU that answers, by index; `_silent` keeps why others do not."""
         found = {}
         for index in range(count):
             try:
@@ -163,7 +162,7 @@ class Nvml:
         return found
 
     def _in_use(self, index: int, found: _Found, used: Sequence[UsedGpu]) -> list[_Gpu]:
-        """The GPU, or those of its MIG instances that are looked at."""
+        """The GPU, or its MIG instances that are to be sampled."""
         whole = found.whole
         chosen = [found.parts[place] for place in choose_parts(used, self._visible, [part.uuid for part in found.parts])]
         return [
@@ -196,11 +195,11 @@ class Nvml:
 
     def _device(self, gpu: _Gpu, *, costly: bool) -> Device:
         nvml, gpu.error = self._nvml, ""
-        kernels = self._ask(gpu, "nvmlDeviceGetUtilizationRates") if gpu.mig is None else None
+        kernels = self._call(gpu, "nvmlDeviceGetUtilizationRates") if gpu.mig is None else None
         memory = self._memory(gpu)
         counted = self._counted(gpu, costly=costly)
         xids = self._xids.of(gpu.whole)
-        sm, dram = (self._ask(gpu, "nvmlDeviceGetClockInfo", kind) for kind in (nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM))
+        sm, dram = (self._call(gpu, "nvmlDeviceGetClockInfo", kind) for kind in (nvml.NVML_CLOCK_SM, nvml.NVML_CLOCK_MEM))
         device = Device(
             index=gpu.index,
             mig=gpu.mig,
@@ -211,9 +210,9 @@ class Nvml:
             memory_used_bytes=None if memory is None else int(memory.used),
             memory_total_bytes=None if memory is None else int(memory.total),
             memory_reserved_bytes=int(memory.reserved) if memory is not None and hasattr(memory, "reserved") else None,
-            power_watts=_scaled(self._ask(gpu, "nvmlDeviceGetPowerUsage"), 1e-3),
-            power_limit_watts=_scaled(self._ask(gpu, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
-            energy_joules=_scaled(self._ask(gpu, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
+            power_watts=_scaled(self._call(gpu, "nvmlDeviceGetPowerUsage"), 1e-3),
+            power_limit_watts=_scaled(self._call(gpu, "nvmlDeviceGetEnforcedPowerLimit"), 1e-3),
+            energy_joules=_scaled(self._call(gpu, "nvmlDeviceGetTotalEnergyConsumption"), 1e-3),
             temperature_celsius=_scaled(self._temperature(gpu), 1.0),
             sm_clock_hertz=_scaled(sm, 1e6),
             memory_clock_hertz=_scaled(dram, 1e6),
@@ -225,24 +224,24 @@ class Nvml:
         return replace(device, **counted)
 
     def _memory(self, gpu: _Gpu) -> Any:
-        """With what the driver reserves where it tells that apart, which old ones do not."""
-        told = self._ask(gpu, "nvmlDeviceGetMemoryInfo", self._nvml.nvmlMemory_v2, handle=gpu.part, name="v2")
-        return told if told is not None else self._ask(gpu, "nvmlDeviceGetMemoryInfo", handle=gpu.part)
+        """Version 2 of the call has the driver's reserved memory apart; old drivers know only version 1."""
+        answer = self._call(gpu, "nvmlDeviceGetMemoryInfo", self._nvml.nvmlMemory_v2, handle=gpu.part, name="v2")
+        return answer if answer is not None else self._call(gpu, "nvmlDeviceGetMemoryInfo", handle=gpu.part)
 
     def _temperature(self, gpu: _Gpu) -> Any:
-        """By the call that lasts, or by the one of drivers before it."""
+        """By the current call, or by the one of older drivers."""
         sensor = self._nvml.NVML_TEMPERATURE_GPU
-        told = self._ask(gpu, "nvmlDeviceGetTemperatureV", sensor)
-        return told if told is not None else self._ask(gpu, "nvmlDeviceGetTemperature", sensor)
+        answer = self._call(gpu, "nvmlDeviceGetTemperatureV", sensor)
+        return answer if answer is not None else self._call(gpu, "nvmlDeviceGetTemperature", sensor)
 
     def _throttle(self, gpu: _Gpu) -> tuple[str, ...] | None:
-        bits = self._ask(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
+        bits = self._call(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # a driver before 535
-            bits = self._ask(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
-        return None if bits is None else reasons_of(bits, self._nvml)
+            bits = self._call(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+        return None if bits is None else throttle_reasons(bits, self._nvml)
 
     def _counted(self, gpu: _Gpu, *, costly: bool) -> dict[str, Any]:
-        """What GPM counts; without it only the traffic over PCIe, which NVML measures for 20 ms each way while we wait."""
+        """Figures of GPM; without GPM only PCIe traffic, which NVML measures for 20 ms each way while we wait."""
         if gpu.gpm is not None:
             try:
                 counted = gpu.gpm.read()
@@ -254,16 +253,16 @@ class Nvml:
             return dict(counted)
         if costly and gpu.mig is None:
             ways = {"receive": self._nvml.NVML_PCIE_UTIL_RX_BYTES, "transmit": self._nvml.NVML_PCIE_UTIL_TX_BYTES}
-            told = {way: self._ask(gpu, "nvmlDeviceGetPcieThroughput", counter) for way, counter in ways.items()}
-            gpu.pcie = {f"pcie_{way}_bytes_per_second": _scaled(value, 1e3) for way, value in told.items()}
+            rates = {way: self._call(gpu, "nvmlDeviceGetPcieThroughput", counter) for way, counter in ways.items()}
+            gpu.pcie = {f"pcie_{way}_bytes_per_second": _scaled(value, 1e3) for way, value in rates.items()}
         return gpu.pcie
 
-    def _ask(self, gpu: _Gpu, call: str, *about: Any, handle: Any = None, name: str = "") -> Any:
-        """An answer, or None."""
+    def _call(self, gpu: _Gpu, call: str, *arguments: Any, handle: Any = None, name: str = "") -> Any:
+        """The answer, or None. `name` tells versions of one call apart."""
         if call + name in gpu.unsupported:
             return None
         try:
-            return getattr(self._nvml, call)(gpu.handle if handle is None else handle, *about)
+            return getattr(self._nvml, call)(gpu.handle if handle is None else handle, *arguments)
         except Exception as error:
             if is_final(error, self._nvml):
                 gpu.unsupported.add(call + name)
@@ -274,13 +273,12 @@ class Nvml:
 
 def _notes(gpu: _Gpu) -> Iterator[str]:
     if gpu.mig is not None:
-        yield "split (MIG), so that power, clocks and temperature are the whole GPU's, and kernel-active is not counted."
+        yield "split (MIG): power, clocks and temperature are the whole GPU's, and there is no kernel-active."
     if gpu.uncounted:
         yield f"no SM activity, SM occupancy, tensor-core activity, DRAM activity and NVLink traffic: {gpu.uncounted}."
 
 
 def _joined(silent: Mapping[Any, str]) -> str:
-    """By index, or by label."""
     return " ".join(f"GPU {gpu} does not answer: {why}." for gpu, why in silent.items())
 
 

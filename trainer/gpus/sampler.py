@@ -1,7 +1,7 @@
-"""The thread that owns the GPU library looks at the GPUs every few seconds; all others read its newest look and wait for nothing.
+"""Samples the GPUs every few seconds on the one thread that owns the GPU library; all others read its newest snapshot.
 
-Whatever the library does (it is missing, raises, loses a GPU, never answers) is a state with its reason in words. A driver that
-never answers holds up this thread alone; the readers tell of it, and the run goes on.
+Whatever the library does (it is missing, raises, loses a GPU, never returns) becomes a state with its reason in words. A driver
+that hangs holds up this thread alone: snapshots then say so, and the run goes on.
 """
 
 from __future__ import annotations
@@ -13,42 +13,42 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from trainer.gpus.amd import Amd
 from trainer.gpus.device import (
-    NO_FIGURES,
-    NO_TORCH,
+    NO_TORCH_GPUS,
+    NOT_SAMPLED,
     Allocated,
     Backend,
     Device,
     GpuSnapshot,
     NotHereError,
-    TorchView,
+    TorchGpus,
     allocated,
     sentence_of,
 )
 from trainer.gpus.nvml import Nvml
+from trainer.gpus.rocm import Rocm
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter
 
 RETRY_SECONDS = 30.0
 GIVE_UP_SECONDS = 10.0
-"""A look that takes longer counts as failed until the driver answers."""
+"""A sampling that takes longer counts as failed until the driver answers."""
 COSTLY_EVERY = 5
-"""Every so many looks, what takes the driver long is asked as well."""
+"""The slow questions are asked once in so many samplings."""
 STOP_SECONDS = 1.0
 
 
 class GpuSampler:
-    """`start` it, ask for `reading` from any thread, `stop` it. `seconds` from look to look; 0 leaves the GPUs alone.
+    """`start` it, read `snapshot` from any thread, `stop` it. Samples every `seconds`; 0 leaves the GPUs alone.
 
-    `progress` changes whenever the run gets on. `clock` counts seconds and never goes back, `wall` gives Unix time.
+    `progress` returns a value that changes whenever the run advances. `clock` is monotonic, `wall` gives Unix time.
     """
 
     def __init__(
         self,
         exporter: Exporter,
         seconds: float,
-        torch: TorchView = NO_TORCH,
+        torch: TorchGpus = NO_TORCH_GPUS,
         *,
         progress: Callable[[], object] = lambda: None,
         backends: Sequence[Backend] | None = None,
@@ -58,14 +58,14 @@ class GpuSampler:
         self._exporter, self._seconds, self._torch = exporter, seconds, torch
         self._progress, self._progressed = progress, progress()
         self._clock, self._wall = clock, wall
-        own: tuple[Backend, ...] = (Nvml(clock=clock, wall=wall), Amd())
+        own: tuple[Backend, ...] = (Nvml(clock=clock, wall=wall), Rocm())
         self._backends = own if backends is None else backends
         self._backend: Backend | None = None
-        self._looks = itertools.count()
+        self._samplings = itertools.count()
         self._retry_at = float("-inf")
         self._allocated: dict[int, Allocated] = {}
-        first = NO_FIGURES if seconds else replace(NO_FIGURES, reason="GPU figures are switched off by --watch.gpu-seconds 0.")
-        # The newest look, and since when the next one is under way: replaced together, so that no reader sees half of it.
+        first = NOT_SAMPLED if seconds else replace(NOT_SAMPLED, reason="GPU figures are switched off by --watch.gpu-seconds 0.")
+        # The newest snapshot, and since when the next sampling is under way: one tuple, so that readers see both or neither.
         self._state: tuple[GpuSnapshot, float | None] = (first, None)
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpus", daemon=True)
@@ -75,14 +75,14 @@ class GpuSampler:
             self._thread.start()
 
     def stop(self) -> None:
-        """Gives up after `STOP_SECONDS`, should the driver not answer."""
+        """Gives up waiting for the driver after `STOP_SECONDS`."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
 
     @property
-    def reading(self) -> GpuSnapshot:
-        """The newest look. While the driver does not answer, and after `stop`: no figures, and why."""
+    def snapshot(self) -> GpuSnapshot:
+        """The newest one. While the driver does not answer, and after `stop`, it has no figures but says why."""
         newest, since = self._state
         waited = self._clock() - since if since is not None else 0.0
         if since is None or waited < GIVE_UP_SECONDS:
@@ -97,8 +97,8 @@ class GpuSampler:
             errors=newest.errors + 1,
         )
 
-    def look(self) -> None:
-        """Look once; on the thread that owns the library. Never raises."""
+    def sample(self) -> None:
+        """Sample once, on the thread that owns the library. Never raises."""
         began, cpu = self._clock(), time.thread_time()
         newest = self._state[0]
         if self._backend is None and began < self._retry_at:
@@ -107,13 +107,13 @@ class GpuSampler:
         known = self._backend is not None or bool(self._torch.gpus)
         try:
             backend = self._backend = self._backend or self._open()
-            devices, reason = backend.read(costly=next(self._looks) % COSTLY_EVERY == 0)
-            gets_on = self._gets_on()
-            devices = tuple(self._with_torch(device, gets_on=gets_on) for device in devices)
+            devices, reason = backend.read(costly=next(self._samplings) % COSTLY_EVERY == 0)
+            advanced = self._has_advanced()
+            devices = tuple(self._with_torch(device, advanced=advanced) for device in devices)
         except Exception as error:
             found = self._failed(newest, sentence_of(error), known=known)
         else:
-            found = self._seen(backend, devices, reason)
+            found = self._sampled(backend, devices, reason)
         took = self._clock() - began
         errors = newest.errors + (took >= GIVE_UP_SECONDS or (not found.up and known))
         self._state = (replace(found, seconds=took, errors=errors), None)
@@ -122,12 +122,12 @@ class GpuSampler:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            self.look()
+            self.sample()
             self._stopping.wait(self._seconds)
         self._close()
 
     def _open(self) -> Backend:
-        """The first library that works. Raises what the one that should have worked says."""
+        """The first library that works. Raises the error of the one that should have worked."""
         missing, broken = [], []
         for backend in self._backends:
             try:
@@ -141,7 +141,7 @@ class GpuSampler:
                 return backend
         raise RuntimeError("; ".join(broken) or missing[0])
 
-    def _seen(self, backend: Backend, devices: tuple[Device, ...], reason: str) -> GpuSnapshot:
+    def _sampled(self, backend: Backend, devices: tuple[Device, ...], reason: str) -> GpuSnapshot:
         return GpuSnapshot(
             devices,
             True,
@@ -155,28 +155,28 @@ class GpuSampler:
         )
 
     def _failed(self, newest: GpuSnapshot, why: str, *, known: bool) -> GpuSnapshot:
-        """No figures until it is tried again. A person is told where there were some, or where the run is on a GPU."""
+        """No figures until the next try. A person is warned only if there were figures before, or if the run is on a GPU."""
         self._close()
         self._retry_at = self._clock() + RETRY_SECONDS
         reason = f"No GPU figures: {why}."
         return _without_figures(newest, reason, f"{reason} Training goes on without them." if known else "")
 
-    def _with_torch(self, device: Device, *, gets_on: bool) -> Device:
-        """With the stages that use it, and what torch's allocator says.
+    def _with_torch(self, device: Device, *, advanced: bool) -> Device:
+        """Adds the stages that use the GPU, and the allocator's statistics.
 
-        The allocator is asked only where the driver has just answered and the run has got on since the last time: torch waits for
-        the allocator's lock with Python's own in hand, so that to ask while a thread hangs inside the allocator stops the process.
+        The allocator is asked only if the driver has just answered and the run has advanced since: torch waits for the
+        allocator's lock while it holds the GIL, so asking while a thread hangs inside the allocator would stop the process.
         """
-        gpu = next((gpu for gpu in self._torch.gpus if device.is_called(gpu.uuid)), None)
+        gpu = next((gpu for gpu in self._torch.gpus if device.has_uuid(gpu.uuid)), None)
         if gpu is None:
             return device
-        if gets_on:
-            with contextlib.suppress(Exception):  # some allocators keep no account; the driver's figures do without
+        if advanced:
+            with contextlib.suppress(Exception):  # some allocators keep no statistics; the driver's figures do not need them
                 if (newest := allocated(self._torch.memory_stats(gpu.number))) is not None:
                     self._allocated[gpu.number] = newest
         return replace(device, stages=gpu.stages, allocator=self._allocated.get(gpu.number))
 
-    def _gets_on(self) -> bool:
+    def _has_advanced(self) -> bool:
         before, self._progressed = self._progressed, self._progress()
         return self._progressed != before
 
@@ -187,7 +187,7 @@ class GpuSampler:
 
 
 def _ended(newest: GpuSnapshot) -> GpuSnapshot:
-    return _without_figures(newest, "The run has ended, and its GPUs are not looked at any more.")
+    return _without_figures(newest, "The run has ended; its GPUs are no longer sampled.")
 
 
 def _without_figures(newest: GpuSnapshot, reason: str, warning: str = "") -> GpuSnapshot:

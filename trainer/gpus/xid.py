@@ -1,4 +1,4 @@
-"""Errors that an NVIDIA driver reports of its GPUs (XID), through NVML: events in; how many, the newest code and its time out."""
+"""Counts the XID errors that the NVIDIA driver reports of its GPUs, through NVML events, and keeps the newest one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 MOST_EVENTS = 64
-"""Taken in at one look; a GPU that reports more than that is broken enough to be seen."""
+"""Read per sampling, so that a GPU that reports errors without end cannot hold up the thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Xids:
-    """Of one GPU since this process began; `last_time` is Unix time, code and time are 0 before the first."""
+    """XID errors of one GPU since this process started; `last_time` is Unix time, code and time are 0 before the first."""
 
     errors: int = 0
     last_code: int = 0
@@ -22,7 +22,7 @@ class Xids:
 
 
 class XidCounter:
-    """Counts go on over `close` and `open`: keep one for the life of the process."""
+    """Counts survive `close` and `open`: keep one for the life of the process."""
 
     def __init__(self, wall: Callable[[], float] = time.time) -> None:
         self._wall = wall
@@ -32,12 +32,12 @@ class XidCounter:
         self._counts: dict[str, Xids] = {}
 
     def open(self, nvml: Any) -> None:
-        """Raises what the library raises, where it tells of no events."""
+        """Raises what the library raises if it has no events."""
         self._nvml, self._watched = nvml, {}
         self._events = nvml.nvmlEventSetCreate()
 
     def watch(self, handle: Any, uuid: str) -> None:
-        """From now on count this GPU's, once. Raises what the library raises."""
+        """Count this GPU's errors from now on. Raises what the library raises."""
         if self._events is None or _address(handle) in self._watched:
             return
         self._nvml.nvmlDeviceRegisterEvents(handle, self._nvml.nvmlEventTypeXidCriticalError, self._events)
@@ -45,11 +45,11 @@ class XidCounter:
         self._counts.setdefault(uuid, Xids())
 
     def of(self, uuid: str) -> Xids | None:
-        """None for a GPU that is not watched."""
+        """The errors of a GPU; None if it is not watched."""
         return self._counts.get(uuid) if uuid in self._watched.values() else None
 
-    def take_in(self) -> None:
-        """Count what has happened since the last time; waits for nothing."""
+    def drain(self) -> None:
+        """Count the events since the last call, without waiting for one."""
         if not self._watched:
             return
         nvml = self._nvml
@@ -72,5 +72,5 @@ class XidCounter:
 
 
 def _address(handle: Any) -> int | None:
-    """What two pointers to the same GPU have in common. By its handle, since a GPU that is lost no longer tells its name."""
+    """Identifies a GPU by the address its handles point to: a lost GPU no longer reports its UUID."""
     return ctypes.cast(handle, ctypes.c_void_p).value

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trainer.gpus.device import NO_FIGURES, GpuSnapshot
+from trainer.gpus.device import NOT_SAMPLED, GpuSnapshot
 from trainer.metrics.catalogue import stages as stage_metrics
 from trainer.metrics.catalogue import training as training_metrics
 from trainer.metrics.catalogue.run import HEADROOM, VERDICT, verdict_labels
@@ -61,7 +61,7 @@ class Tick:
     rates: Rates = Rates()
     stages: tuple[StageShare, ...] = ()
     queues: tuple[QueueStats, ...] = ()
-    gpus: GpuSnapshot = NO_FIGURES
+    gpus: GpuSnapshot = NOT_SAMPLED
     cpu_cores: float | None = None
     """Cores that this process kept busy, over the last 60 s."""
     memory_bytes: int | None = None

@@ -20,7 +20,7 @@ import psutil
 
 from trainer.config import WatchConfig
 from trainer.gpus.collectors import gpu_samples
-from trainer.gpus.device import NO_FIGURES
+from trainer.gpus.device import NOT_SAMPLED
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY, WATCH_ERRORS, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter, MetricSample
@@ -73,7 +73,7 @@ class Sampler:
         self._settled = False
         self._lost_seconds = 0.0
         self._verdict: Verdict | None = None
-        self._gpu_reading = NO_FIGURES
+        self._gpu_reading = NOT_SAMPLED
         self._newest: Tick | None = None
         self._trouble: str | None = None
         self._writer_seconds = 0.0
@@ -98,7 +98,7 @@ class Sampler:
         self._gpus.stop()
         # The record ends with the last figures of the GPUs; whoever asks from now on is told that nobody looks at them.
         if self._newest is not None:
-            self._live.ticked(replace(self._newest, gpus=self._gpus.reading))
+            self._live.ticked(replace(self._newest, gpus=self._gpus.snapshot))
 
     def tick(self) -> None:
         """Look once. Never raises."""
@@ -177,7 +177,7 @@ class Sampler:
             self._pace_base = Base(facts.step, facts.context_tokens, facts.draft_tokens, facts.samples)
 
     def _see_gpus(self) -> None:
-        before, self._gpu_reading = self._gpu_reading, self._gpus.reading
+        before, self._gpu_reading = self._gpu_reading, self._gpus.snapshot
         if self._gpu_reading.warning == before.warning:
             return
         self._live.withdraw(before.warning)
@@ -204,7 +204,7 @@ class Sampler:
         """For `/metrics`, as of now; only the GPU figures are their own thread's newest, since a driver may make one wait."""
         yield from stage_samples(self._stages.read() if self._stages else [])
         yield from queue_samples(self._stages.read_queues() if self._stages else [])
-        yield from gpu_samples(self._gpus.reading)
+        yield from gpu_samples(self._gpus.snapshot)
         cpu = self._process.cpu_times()
         yield MetricSample(PROCESS_CPU, cpu.user + cpu.system)
         yield MetricSample(PROCESS_MEMORY, self._process.memory_info().rss)

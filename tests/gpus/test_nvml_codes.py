@@ -1,9 +1,9 @@
-"""NVML's bits → reasons of the catalogue."""
+"""NVML's errors in words, its throttle bits as reasons of the catalogue."""
 
 import pynvml
 import pytest
 
-from trainer.gpus.throttle import THROTTLE_BITS, reasons_of
+from trainer.gpus.nvml_codes import THROTTLE_BITS, WAYS_OUT, is_final, throttle_reasons, with_way_out
 from trainer.metrics.catalogue.gpus import GPU_THROTTLE_REASONS
 
 
@@ -23,11 +23,11 @@ from trainer.metrics.catalogue.gpus import GPU_THROTTLE_REASONS
     ],
 )
 def test_reasons(bits: tuple[str, ...], reasons: tuple[str, ...]) -> None:
-    assert reasons_of(sum(getattr(pynvml, bit) for bit in bits), pynvml) == reasons
+    assert throttle_reasons(sum(getattr(pynvml, bit) for bit in bits), pynvml) == reasons
 
 
 def test_a_bit_of_tomorrow_is_told_too() -> None:
-    assert reasons_of(1 << 40, pynvml) == ("other",)
+    assert throttle_reasons(1 << 40, pynvml) == ("other",)
 
 
 def test_every_bit_that_there_is_has_a_meaning() -> None:
@@ -35,3 +35,22 @@ def test_every_bit_that_there_is_has_a_meaning() -> None:
     values = {getattr(pynvml, name) for name in every} - {0, pynvml.nvmlClocksThrottleReasonAll}
     assert {getattr(pynvml, name) for name in THROTTLE_BITS} == values
     assert set(THROTTLE_BITS.values()) - {""} == set(GPU_THROTTLE_REASONS)
+
+
+def test_ways_out_are_for_errors_that_there_are() -> None:
+    assert all(str(pynvml.NVMLError(getattr(pynvml, name))) for name in WAYS_OUT)
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence", "final"),
+    [
+        (pynvml.NVMLError(pynvml.NVML_ERROR_GPU_IS_LOST), "GPU is lost: it has fallen off the bus: restart the machine", False),
+        (pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED), "Not Supported", True),
+        (pynvml.NVMLError(pynvml.NVML_ERROR_TIMEOUT), "Timeout", False),
+        (RuntimeError("Two\nlines."), "Two lines", False),
+        (ValueError(), "ValueError", False),
+    ],
+)
+def test_an_error_in_words(error: Exception, sentence: str, final: bool) -> None:
+    assert with_way_out(error, pynvml) == sentence
+    assert is_final(error, pynvml) is final
