@@ -1,8 +1,7 @@
 """`python -m trainer evaluate`: drafters decode for real, and what is told of it is true."""
 
-import errno
-import io
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -218,21 +217,15 @@ def test_a_file_that_cannot_be_written_costs_no_result(
     evaluate: Evaluate, folder: Path, capsys: Said, monkeypatch: pytest.MonkeyPatch, trouble: str, words: list[str]
 ) -> None:
     """The disk is full, or another process made the file while the drafter was asked."""
-    place, real = folder / "out.json", Path.open
+    place, real = folder / "out.json", os.fdopen
 
-    class Full(io.StringIO):
-        def write(self, _: str) -> int:
-            raise OSError(errno.ENOSPC, "No space left on device")
+    def open_(descriptor: int, mode: str) -> Any:
+        if trouble == "full":
+            return real(os.open("/dev/full", os.O_WRONLY), mode)
+        place.write_text("another's")
+        return real(descriptor, mode)
 
-    def open_(path: Path, mode: str = "r", **how: Any) -> Any:
-        if path == place and mode == "x":
-            if trouble == "full":
-                real(path, mode).close()
-                return Full()
-            path.write_text("another's")
-        return real(path, mode, **how)
-
-    monkeypatch.setattr(Path, "open", open_)
+    monkeypatch.setattr("trainer.files.os.fdopen", open_)
     assert evaluate("--limit", "1", "--output", str(place), *words) == 2
     said = capsys.readouterr()
     assert ('"acceptance_length"' if words else "acceptance length") in said.out

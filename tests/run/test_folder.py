@@ -19,8 +19,7 @@ import torch
 from trainer.config import OptimizerConfig, TrainConfig
 from trainer.drafter.checkpoint import START, write_checkpoint
 from trainer.errors import ConfigError
-from trainer.files import alone_in
-from trainer.run.folder import open_run, run_facts
+from trainer.run.folder import alone_in, open_run, run_facts
 from trainer.run.lookup import read_facts
 from trainer.run.preflight import Plan, check
 

@@ -80,7 +80,7 @@ def test_it_is_never_seen_half_written(tmp_path: Path, monkeypatch: pytest.Monke
 
     monkeypatch.setattr(os, "fsync", look)
     ServiceDiscoveryFile(tmp_path, "a", "http://10.0.0.7:9400").publish()
-    assert seen == [set()], "flushed before it had its name"
+    assert seen[0] == set(), "flushed before it had its name"
     assert [path.name for path in tmp_path.iterdir()] == ["draftscope-a.json"]
 
 

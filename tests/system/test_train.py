@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from trainer.__main__ import EXIT_FAILED, EXIT_UNUSABLE, main
 from trainer.cli import read_train_config
 from trainer.drafter import checkpoint as checkpoints
-from trainer.files import alone_in
+from trainer.run.folder import alone_in
 from trainer.target import features as targets
 from trainer.train import train
 

@@ -21,6 +21,8 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
+from trainer.files import flush_to_disk, write_atomic
+
 FILES = {"drafter.safetensors", "optimizer.pt", "state.json"}
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -86,7 +88,7 @@ def write_checkpoint(
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    _point_latest(root, final.name)
+    write_atomic(root / "latest", f"{final.name}\n")
     # Later steps than this one are those of an attempt that a resume overtook; they must not push this one out.
     for old in [path for path in list_checkpoints(root) if path.name <= final.name][:-keep]:
         shutil.rmtree(old, ignore_errors=True)
@@ -188,7 +190,7 @@ def _put_in_place(partial: Path, final: Path) -> None:
             before.rename(final)
         raise
     try:
-        _flush(final.parent)
+        flush_to_disk(final.parent)
     finally:
         shutil.rmtree(before, ignore_errors=True)
 
@@ -197,11 +199,11 @@ def _seal(folder: Path) -> None:
     """Flush every file to disk and write the manifest last."""
     manifest = {}
     for file in sorted(folder.iterdir()):
-        _flush(file)
+        flush_to_disk(file)
         manifest[file.name] = {"bytes": file.stat().st_size, "sha256": _digest(file)}
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
-    _flush(folder / MANIFEST)
-    _flush(folder)
+    flush_to_disk(folder / MANIFEST)
+    flush_to_disk(folder)
 
 
 def _verify(folder: Path) -> None:
@@ -224,28 +226,8 @@ def _digest(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _latest(root: Path) -> str:
     try:
         return (root / "latest").read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ""
-
-
-def _point_latest(root: Path, name: str) -> None:
-    partial = root / f"latest.tmp.{os.getpid()}"
-    try:
-        partial.write_text(name + "\n")
-        _flush(partial)
-        partial.replace(root / "latest")
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    _flush(root)

@@ -27,7 +27,7 @@ from trainer.errors import ConfigError
 from trainer.evaluate.compare import Answered, Terms, answer_both
 from trainer.evaluate.plan import EvaluateOptions, Evaluation, check
 from trainer.evaluate.report import Report, report
-from trainer.files import free_place
+from trainer.files import free_place, write_atomic
 from trainer.formatting import number
 
 # A table that is piped somewhere has no terminal to take its width from.
@@ -160,13 +160,7 @@ def _free_file(output: str | None) -> Path | None:
 def _write(place: Path, text: str) -> None:
     """Make the file, whole or not at all, and never over another one."""
     try:
-        file = place.open("x", encoding="utf-8")
-        try:
-            with file:
-                file.write(text)
-        except OSError:
-            place.unlink(missing_ok=True)
-            raise
+        write_atomic(place, text, durable=False, exclusive=True)
     except OSError as error:
         way = "what was found is printed above and in no file; name another file next time"
         raise ConfigError(f"output {str(place)!r} cannot be written ({error.strerror or error}): {way}") from error

@@ -23,7 +23,7 @@ from trainer.devices import choose_precision, name_of
 from trainer.drafter.compatibility import check_fit
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.errors import ConfigError, flag_of, require
-from trainer.files import free_place, whole_folder
+from trainer.files import free_place, make_folder
 from trainer.formats import speculators, zlab
 from trainer.formats.load import PROVENANCE, Trained, TrainingFacts, drafter_with, load_trained, provenance
 from trainer.formats.model_card import Exported, model_card
@@ -110,7 +110,7 @@ def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
     card = model_card(Exported(trained=trained, target=target.description, dtype=dtype, format=config.format))
     told = {**provenance(trained), "target": target.name, "format": config.format, "dtype": name_of(dtype)}
     try:
-        with whole_folder(output) as folder:
+        with make_folder(output) as folder:
             _write(folder, layout, drafter, card, told)
             check_written(folder, drafter, config.format)
     except (OSError, SafetensorError) as error:

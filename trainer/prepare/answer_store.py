@@ -17,7 +17,7 @@ from typing import Any
 import orjson
 
 from trainer.errors import ConfigError
-from trainer.files import alone_in
+from trainer.files import lock, write_atomic
 
 MADE_WITH, LINES = "made_with.json", "answers.jsonl"
 
@@ -111,31 +111,23 @@ def open_answers(folder: Path, made_with: Mapping[str, Any]) -> Iterator[tuple[A
     Whoever needs them no longer removes the folder; one without any answer is removed here. Raises `ConfigError` where another
     process works in it, or where its answers were made with something else than `made_with`.
     """
+    way = "wait until it is done or stop it, or name another output"
+    busy = ConfigError(f"another process is making answers in {folder}: {way}")
     with ExitStack() as stack:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            warnings = stack.enter_context(_alone(folder))
+            obstacle = stack.enter_context(lock(folder, busy=busy))
             _check(folder, dict(made_with))
             answers = Answers(folder)
         except OSError as error:
             raise ConfigError(f"the working folder {folder} cannot be used: {error.strerror}; name another output") from error
+        warning = f"{folder} cannot be locked: take care that no other process prepares the same output."
         try:
-            yield answers, warnings
+            yield answers, [warning] if obstacle else []
         finally:
             answers.close()
             if not len(answers):
                 shutil.rmtree(folder, ignore_errors=True)
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[list[str]]:
-    with ExitStack() as stack:
-        try:
-            warnings = stack.enter_context(alone_in(folder))
-        except ConfigError:
-            way = "wait until it is done or stop it, or name another output"
-            raise ConfigError(f"another process is making answers in {folder}: {way}") from None
-        yield [f"{folder} cannot be locked: take care that no other process prepares the same output." for _ in warnings]
 
 
 def _check(folder: Path, made_with: dict[str, Any]) -> None:
@@ -144,14 +136,10 @@ def _check(folder: Path, made_with: dict[str, Any]) -> None:
     try:
         before = orjson.loads(path.read_bytes())
     except FileNotFoundError:
-        unfinished = folder / f".{MADE_WITH}"
-        if any(path != unfinished for path in folder.iterdir()):
+        if any(not path.name.startswith(f".{MADE_WITH}") for path in folder.iterdir()):  # such a one was left by a crash
             raise ConfigError(f"{folder}, where the answers would be kept, holds other files: name another output") from None
-        with unfinished.open("wb") as file:
-            file.write(orjson.dumps(made_with, option=orjson.OPT_INDENT_2))
-            file.flush()
-            os.fsync(file.fileno())  # or a power cut could leave answers of which nobody knows how they were made
-        unfinished.rename(path)
+        # Durable, or a power cut could leave answers of which nobody knows how they were made.
+        write_atomic(path, orjson.dumps(made_with, option=orjson.OPT_INDENT_2))
         return
     except ValueError:
         before = None

@@ -12,7 +12,7 @@ import datasets
 import numpy as np
 from datasets.arrow_writer import ArrowWriter
 
-from trainer.files import whole_folder
+from trainer.files import make_folder
 from trainer.prepare.turns import Conversation
 from trainer.target.provenance import NAME
 
@@ -43,7 +43,7 @@ def write_prepared(
     """Make the folder `output`, whole or not at all. Returns how many conversations each split has. Raises `OSError`."""
     datasets.disable_progress_bars()
     splits = split(data, held_out_ratio, seed)
-    with whole_folder(output) as folder:
+    with make_folder(output) as folder:
         splits.save_to_disk(str(folder))
         (folder / NAME).write_text(json.dumps(provenance, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     return {name: len(rows) for name, rows in splits.items()}

@@ -20,7 +20,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trainer.record.format import EVENTS, LOG, STEPS, TELEMETRY, StepLine, TelemetryLine, fields_of, strict
+from trainer.files import write_atomic
+from trainer.record.format import EVENTS, LOG, RUN, STEPS, TELEMETRY, StepLine, TelemetryLine, fields_of, strict
 
 Fields = Mapping[str, Any]
 Waiting = str | Callable[[], Fields]
@@ -222,17 +223,6 @@ class RecordLogHandler(logging.Handler):
 
 
 def write_run_json(folder: Path, facts: Mapping[str, Any]) -> None:
-    """Write `run.json`, whole or not at all. Raises `FileExistsError` if there is one, and `OSError`."""
-    path = folder / "run.json"
-    if path.exists():
-        raise FileExistsError(f"{path} exists; a run's identity is written once")
-    draft = folder / f".run.json.{os.getpid()}"
-    try:
-        with draft.open("wb") as file:
-            file.write(json.dumps(strict(facts), allow_nan=False, ensure_ascii=False, indent=2).encode("utf-8", "replace") + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        draft.rename(path)
-    except OSError:
-        draft.unlink(missing_ok=True)
-        raise
+    """Write `run.json`, whole or not at all, and only once: raises `FileExistsError` if there is one. Raises `OSError`."""
+    text = json.dumps(strict(facts), allow_nan=False, ensure_ascii=False, indent=2) + "\n"
+    write_atomic(folder / RUN, text.encode("utf-8", "replace"), exclusive=True)

@@ -17,7 +17,7 @@ from trainer.config import TrainConfig
 from trainer.devices import name_of
 from trainer.drafter.checkpoint import START, TrainState, newest_checkpoint
 from trainer.errors import ConfigError
-from trainer.files import alone_in
+from trainer.files import lock
 from trainer.record.environment import git_commit, versions
 from trainer.record.format import LOSS_UNITS
 from trainer.record.reader import next_attempt
@@ -58,6 +58,18 @@ def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Iterator[Ru
         folder, facts = _create(config, plan, command)
         with alone_in(folder) as warnings:
             yield Run(folder=folder, facts=facts, warnings=(*warnings, *_noted(plan)))
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[list[str]]:
+    """Keep every other process from training in the same run. Raises `ConfigError` where one does already.
+
+    Yields what there is to warn of.
+    """
+    busy = ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first")
+    with lock(folder, busy=busy) as obstacle:
+        warning = f"{folder} cannot be locked ({obstacle}): take care that no other process trains in it."
+        yield [warning] if obstacle else []
 
 
 def _noted(plan: Plan) -> tuple[str, ...]:

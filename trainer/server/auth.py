@@ -8,12 +8,12 @@ from __future__ import annotations
 import contextlib
 import hmac
 import logging
-import os
 import secrets
 import stat
 from pathlib import Path
 
 from trainer.errors import ConfigError
+from trainer.files import write_atomic
 
 log = logging.getLogger(__name__)
 
@@ -63,15 +63,6 @@ def _read(path: Path) -> bytes:
 def _make(path: Path) -> None:
     """Make the file, whole or not at all; a file that is there by then stays. Raises `OSError`."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.parent / f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}"
-    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    try:
-        with os.fdopen(descriptor, "w") as file:
-            file.write(secrets.token_urlsafe(32) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        with contextlib.suppress(FileExistsError):  # another process was faster: use its token
-            os.link(partial, path)
-    finally:
-        partial.unlink()
+    with contextlib.suppress(FileExistsError):  # another process was faster: use its token
+        write_atomic(path, secrets.token_urlsafe(32) + "\n", exclusive=True, mode=0o600)
     log.info("Made a token for controlling runs, in %s.", path)

