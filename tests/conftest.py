@@ -20,17 +20,36 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 # Suites run beside each other on small machines; torch takes its number of threads from here when it is first imported.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-TOOLS = Path(__file__).parent.parent / ".tools" / "usr" / "bin"
+TESTS = Path(__file__).parent
+TOOLS = TESTS.parent / ".tools" / "usr" / "bin"
+
+
+# Seconds that the longest files take on a quiet machine; those of a `slow` test are in its marker.
+SECONDS = {
+    "tests/system/test_page.py": 45,
+    "tests/grafana/test_queries.py": 40,
+    "tests/trackers/test_supervisor.py": 20,
+    "tests/system/test_road.py": 20,
+    "tests/decoding/test_generate.py": 20,
+    "tests/system/test_train_control.py": 18,
+    "tests/evaluate/test_command.py": 17,
+    "tests/drafter/test_learner.py": 17,
+    "tests/system/test_train.py": 15,
+    "tests/prepare/test_command.py": 14,
+    "tests/decoding/test_speculative_sampled.py": 12,
+    "tests/system/test_demo_run.py": 11,
+    "tests/decoding/test_sampling.py": 10,
+    "tests/trackers/test_main.py": 10,
+}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whole files, the one with the longest test first: a worker that came to it last would keep everybody waiting."""
-    longest: dict[Path, float] = {}
+    """The longest files first: a worker that comes to one last keeps all others waiting."""
+    longest = {TESTS.parent / file: float(seconds) for file, seconds in SECONDS.items()}
     for item in items:
-        slow = item.get_closest_marker("slow")
-        seconds = slow.kwargs.get("seconds", 10.0) if slow else 0.0
-        longest[item.path] = max(seconds, longest.get(item.path, 0.0))
-    items.sort(key=lambda item: -longest[item.path])
+        if slow := item.get_closest_marker("slow"):
+            longest[item.path] = max(slow.kwargs.get("seconds", 10.0), longest.get(item.path, 0.0))
+    items.sort(key=lambda item: -longest.get(item.path, 0.0))
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """tests/setup/*.sh with stand-ins on the PATH: what they say and leave behind where something is missing."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -173,7 +174,9 @@ def test_make_installs_once_and_all_again_into_a_new_environment(made: Machine) 
     assert [installed(), installed()] == [8, 0]
 
 
-@pytest.mark.parametrize(("verb", "wanted"), [("demo", False), ("setup", False), ("check", False), ("test", True)])
+@pytest.mark.parametrize(
+    ("verb", "wanted"), [("demo", False), ("setup", False), ("check", False), ("test", True), ("proofs", True)]
+)
 def test_only_the_test_suite_gets_what_ours_is_held_against(made: Machine, verb: str, wanted: bool) -> None:
     assert ("reference" in make(made, "-n", verb)) is wanted
 
@@ -247,11 +250,17 @@ def told_by_make(*words: str) -> str:
     return subprocess.run(["make", *words], cwd=ROOT, capture_output=True, text=True, check=True, env=env).stdout
 
 
-@pytest.mark.parametrize(
-    "verb", ["demo", "setup", "test", "check", "format", "screenshot", "bench", "up", "down", "test-stack", "clean", "help"]
-)
-def test_help_lists_the_verb(verb: str) -> None:
-    assert f"make {verb} " in told_by_make("-s")
+def test_help_lists_every_verb() -> None:
+    phony = re.findall(r"^\.PHONY: FORCE (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[0].split()
+    assert len(phony) >= 14
+    told = told_by_make("-s")
+    assert [verb for verb in phony if f"make {verb} " not in told] == []
+
+
+def test_the_slow_tests_are_left_to_the_proofs() -> None:
+    assert "-m 'not slow'" in told_by_make("-n", "test")
+    assert "-m slow" in told_by_make("-n", "proofs")
+    assert "slow" not in told_by_make("-n", "test-all")
 
 
 @pytest.mark.parametrize("runs", ["my runs", "Anna's"])

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import tomllib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -73,9 +74,8 @@ def seconds(duration: str) -> float:
     return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)([hms])", duration))
 
 
-@pytest.mark.parametrize("profiles", COMBINATIONS)
-def test_each_combination_of_profiles_has_what_it_names_and_never_two_trainers(profiles: str) -> None:
-    assert set(config(profiles)["services"]) == COMBINATIONS[profiles]
+def test_each_combination_of_profiles_has_what_it_names_and_never_two_trainers() -> None:
+    assert {profiles: set(config(profiles)["services"]) for profiles in COMBINATIONS} == COMBINATIONS
 
 
 def test_the_environment_can_choose_the_profiles_too() -> None:
@@ -91,35 +91,69 @@ def test_no_service_is_left_untested() -> None:
     assert set(config("*")["services"]) == set(SERVICES)
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_nothing_can_be_changed_or_gained_from_inside(name: str) -> None:
-    found = service(name)
-    assert found["read_only"] is True
-    assert found["cap_drop"] == ["ALL"]
-    assert found["security_opt"] == ["no-new-privileges:true"]
-    assert found["init"] is True
-    assert int(found["user"].partition(":")[0]) >= 400, "by number, so that it is no root whatever the image calls it"
-    assert not {"privileged", "cap_add", "pid", "ipc", "devices"} & set(found)
-    assert found.get("network_mode", "none") == "none"
+def test_every_service_keeps_the_rules() -> None:
+    assert set(config("*")["services"]) == set(SERVICES)
+    assert [f"{name}: {fault}" for name in SERVICES for fault in faults(name, service(name))] == []
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_nothing_grows_without_bound(name: str) -> None:
-    found = service(name)
-    assert 0 < int(found["mem_limit"]) <= 96 * 2**30
-    assert 0 < found["pids_limit"] <= 4096
-    assert found["logging"] == {"driver": "json-file", "options": {"max-file": "3", "max-size": "10m"}}
-    assert all("size=" in place for place in found.get("tmpfs", []))
+def faults(name: str, found: Json) -> Iterator[str]:
+    """Where a service can be changed from inside, grows without bound, is open to the network, or cannot be waited for."""
+    yield from escapes(found)
+    yield from unbounded(name, found)
+    if not re.fullmatch(r"[\w/-]+:v?\d+\.\d+(\.\d+|-slim-bookworm)", found["image"]):
+        yield f"image {found['image']} is not pinned"
+    if [port["host_ip"] for port in found.get("ports", [])] != ["127.0.0.1"] * (name not in ("keys", "webhook")):
+        yield "ports beyond this machine"
+    for waited_for, how in found.get("depends_on", {}).items():
+        if how["condition"] != ("service_completed_successfully" if waited_for == "keys" else "service_healthy"):
+            yield f"does not wait until {waited_for} is ready"
+    check = found.get("healthcheck", {})
+    if name in SERVERS and not {"test", "interval", "timeout", "retries", "start_period", "start_interval"} <= set(check):
+        yield "no whole healthcheck"
+    elif name in SERVERS and seconds(check["timeout"]) >= seconds(check["interval"]):
+        yield "its healthcheck takes longer than its interval"
 
 
-@pytest.mark.parametrize("name", [name for name in SERVERS if name != "webhook"])
-def test_a_machine_with_hundreds_of_cores_does_not_run_out_of_threads(name: str) -> None:
-    assert service(name)["pids_limit"] >= 1024, "Go, torch and numpy start a thread for each core, or more"
+def escapes(found: Json) -> Iterator[str]:
+    hardened = {"read_only": True, "cap_drop": ["ALL"], "security_opt": ["no-new-privileges:true"], "init": True}
+    for setting, wanted in hardened.items():
+        if found.get(setting) != wanted:
+            yield f"{setting} is {found.get(setting)}"
+    if int(found["user"].partition(":")[0]) < 400:
+        yield "a user that may be root"  # by number, whatever the image calls it
+    if more := {"privileged", "cap_add", "pid", "ipc", "devices"} & set(found):
+        yield f"has {more}"
+    if found.get("network_mode", "none") != "none":
+        yield "the network of the machine"
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_images_are_pinned(name: str) -> None:
-    assert re.fullmatch(r"[\w/-]+:v?\d+\.\d+(\.\d+|-slim-bookworm)", service(name)["image"])
+def unbounded(name: str, found: Json) -> Iterator[str]:
+    if not 0 < int(found["mem_limit"]) <= 96 * 2**30:
+        yield "memory"
+    least = 1024 if name in SERVERS and name != "webhook" else 1  # Go, torch and numpy start a thread for each core, or more
+    if not least <= found["pids_limit"] <= 4096:
+        yield f"{found['pids_limit']} processes and threads"
+    if found["logging"] != {"driver": "json-file", "options": {"max-file": "3", "max-size": "10m"}}:
+        yield "logs"
+    if not all("size=" in place for place in found.get("tmpfs", [])):
+        yield "tmpfs"
+
+
+def test_a_broken_rule_is_found() -> None:
+    good = service("prometheus")
+    breaks: dict[str, Json] = {
+        "read_only": {"read_only": False},
+        "root": {"user": "0:0"},
+        "privileged": {"privileged": True},
+        "not pinned": {"image": "prom/prometheus:latest"},
+        "ports": {"ports": [{"host_ip": "0.0.0.0", "target": 9090}]},
+        "memory": {"mem_limit": "0"},
+        "processes": {"pids_limit": 100},
+        "healthcheck": {"healthcheck": {}},
+    }
+    assert {
+        words: [fault for fault in faults("prometheus", good | change) if words in fault] != [] for words, change in breaks.items()
+    } == (dict.fromkeys(breaks, True))
 
 
 def test_an_image_of_ours_is_built_here_and_never_fetched_by_its_name_which_may_be_anybodys() -> None:
@@ -134,41 +168,22 @@ def test_our_images_carry_our_version() -> None:
     assert ours == {f"draftscope/trainer:{version}", f"draftscope/dashboard:{version}"}
 
 
-@pytest.mark.parametrize("file", ["trainer.Dockerfile", "dashboard.Dockerfile"])
-def test_what_is_built_stands_on_a_pinned_image_as_somebody(file: str) -> None:
-    text = (ROOT / "docker" / file).read_text()
-    assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["python:3.11-slim-bookworm"]
-    assert re.findall(r"^USER (.+)$", text, re.MULTILINE) == ["10001:10001"]
-    assert "VOLUME" not in text, "each container that mounts nothing there would leave a volume without a name behind"
-    assert "pip install" in text
-    assert all("--only-binary :all:" in line for line in text.splitlines() if "pip install" in line), "no compiler is there"
+def test_our_images_stand_on_a_pinned_one_and_run_as_somebody() -> None:
+    for file in ("trainer.Dockerfile", "dashboard.Dockerfile"):
+        text = (ROOT / "docker" / file).read_text()
+        assert re.findall(r"^FROM (.+)$", text, re.MULTILINE) == ["python:3.11-slim-bookworm"], file
+        assert re.findall(r"^USER (.+)$", text, re.MULTILINE) == ["10001:10001"], file
+        assert "VOLUME" not in text, f"{file}: a container that mounts nothing there leaves a nameless volume behind"
+        installs = [line for line in text.splitlines() if "pip install" in line]
+        assert installs, file
+        assert all("--only-binary :all:" in line for line in installs), f"{file}: there is no compiler"
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_ports_are_this_machines_alone(name: str) -> None:
-    ports = service(name).get("ports", [])
-    assert [port["host_ip"] for port in ports] == ["127.0.0.1"] * (name not in ("keys", "webhook"))
-
-
-@pytest.mark.parametrize("name", ["prometheus", "alertmanager"])
-def test_a_link_in_an_alert_leads_to_where_it_is_published(name: str) -> None:
-    found = config("*", PROMETHEUS_PORT="1909", ALERTMANAGER_PORT="1909")["services"][name]
-    assert found["ports"][0]["published"] == "1909"
-    assert "--web.external-url=http://127.0.0.1:1909/" in found["command"]
-
-
-@pytest.mark.parametrize("name", SERVERS)
-def test_health_is_looked_at(name: str) -> None:
-    check = service(name)["healthcheck"]
-    assert {"test", "interval", "timeout", "retries", "start_period", "start_interval"} <= set(check)
-    assert seconds(check["timeout"]) < seconds(check["interval"])
-
-
-@pytest.mark.parametrize("name", SERVICES)
-def test_whoever_waits_says_for_what(name: str) -> None:
-    for waited_for, how in service(name).get("depends_on", {}).items():
-        wanted = "service_completed_successfully" if waited_for == "keys" else "service_healthy"
-        assert how["condition"] == wanted
+def test_a_link_in_an_alert_leads_to_where_it_is_published() -> None:
+    services = config("*", PROMETHEUS_PORT="1909", ALERTMANAGER_PORT="1909")["services"]
+    for name in ("prometheus", "alertmanager"):
+        assert services[name]["ports"][0]["published"] == "1909"
+        assert "--web.external-url=http://127.0.0.1:1909/" in services[name]["command"]
 
 
 def test_a_stop_leaves_time_for_a_checkpoint_and_a_crash_is_not_repeated_for_ever() -> None:
@@ -178,17 +193,15 @@ def test_a_stop_leaves_time_for_a_checkpoint_and_a_crash_is_not_repeated_for_eve
     assert {service(name)["restart"] for name in SERVERS if not name.startswith("trainer")} == {"unless-stopped"}
 
 
-@pytest.mark.parametrize("name", SERVICES)
-def test_what_is_mounted_is_there_whole_and_cannot_be_written(name: str) -> None:
-    volumes = config("*")["volumes"]
-    for mount in service(name).get("volumes", []):
+def test_what_is_mounted_is_there_whole_and_cannot_be_written() -> None:
+    mounts = [(name, mount) for name in SERVICES for mount in service(name).get("volumes", [])]
+    assert {mount["source"] for _, mount in mounts if mount["type"] != "bind"} <= set(config("*")["volumes"])
+    for name, mount in mounts:
         if mount["type"] == "bind":
             source = Path(mount["source"])
-            assert source.is_dir(), f"{source} is no folder: a mounted file stays the old one when an editor replaces it"
-            assert any(source.iterdir()), source
-            assert mount["read_only"] is True
-        else:
-            assert mount["source"] in volumes
+            assert source.is_dir(), f"{name}: {source} is no folder; a mounted file stays the old one when an editor replaces it"
+            assert any(source.iterdir()), f"{name}: {source} is empty"
+            assert mount["read_only"] is True, f"{name} may write to {source}"
 
 
 def test_what_lasts_is_in_named_volumes_and_only_its_owner_writes_there() -> None:

@@ -100,33 +100,19 @@ def test_every_metric_is_shown_somewhere() -> None:
     assert [metric.full_name for metric in CATALOGUE if metric.full_name not in asked] == []
 
 
-def test_only_what_exists_is_asked_for() -> None:
+def test_queries_use_values_that_their_labels_have() -> None:
+    """A misspelt value in one branch of an `or` leaves no panel empty, so test_queries.py cannot see it."""
     names = {metric.full_name: metric for metric in CATALOGUE}
-    recorded = {
-        rule["record"]
-        for group in yaml.safe_load((ROOT / "grafana" / "rules" / "recording.yml").read_text())["groups"]
-        for rule in group["rules"]
-    }
-    of_prometheus = {"up", "scrape_duration_seconds", "scrape_samples_scraped", "ALERTS"}
+    wrong = []
     for query in all_queries():
         for selector in selectors(query.expr):
-            histogram = names.get(SUFFIX.sub("", selector.name))
-            known = selector.name in names or selector.name in recorded | of_prometheus
-            assert known or (histogram and histogram.kind == "histogram"), f"{query.where}: {selector.name}"
-
-
-def test_labels_are_those_of_the_metric() -> None:
-    of_targets = {"job", "instance"}
-    names = {metric.full_name: metric for metric in CATALOGUE}
-    for query in all_queries():
-        for selector in selectors(query.expr):
-            if metric := names.get(SUFFIX.sub("", selector.name)):
-                used = {re.split(r"[=!]", matcher)[0] for matcher in selector.matchers}
-                assert used - of_targets <= set(metric.label_names), f"{query.where}: {selector}"
-                for matcher in selector.matchers:
-                    label, _, value = matcher.partition('="')
-                    known = metric.known_values.get(label, ())
-                    assert not value or not known or value.rstrip('"') in known, f"{query.where}: {matcher}"
+            metric = names.get(SUFFIX.sub("", selector.name))
+            for matcher in selector.matchers if metric else ():
+                label, _, value = matcher.partition('="')
+                known = metric.known_values.get(label, ())
+                if value and known and value.rstrip('"') not in known:
+                    wrong.append((query.where, matcher))
+    assert wrong == []
 
 
 def test_a_run_is_told_in_every_query_of_the_trainer() -> None:

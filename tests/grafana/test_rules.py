@@ -1,10 +1,12 @@
-"""Alerts and recording rules: accepted by Prometheus' own tool, tested by it, by mixin conventions, and of metrics that exist."""
+"""Alerts and recording rules: accepted and tested by promtool, named by the mixin conventions, about metrics that exist."""
 
 import os
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -46,22 +48,30 @@ def test_promtool_accepts_the_rules(tool):
     assert f"{len(ALERTS)} rules found" in checked.stdout
 
 
-@pytest.mark.parametrize("path", rules.TEST_FILES, ids=lambda path: path.stem)
-def test_the_rules_do_what_their_tests_say(tool, path, tmp_path):
-    whole = rules.read(path)["rule_files"] != ["../alerts.yml"] or path.stem == "hours"  # which says that nothing else fires
-    asked = path if whole else rules.narrowed(path, tmp_path)
-    tested = subprocess.run([tool, "test", "rules", asked], capture_output=True, text=True, timeout=120)
+def test_the_rules_do_what_their_tests_say(tool, tmp_path):
+    """All files in one process. Those about every alert at once load them all, the others only what they name."""
+    whole = [path for path in rules.TEST_FILES if rules.read(path)["rule_files"] != ["../alerts.yml"] or path.stem == "hours"]
+    asked = [path if path in whole else rules.narrowed(path, tmp_path) for path in rules.TEST_FILES]
+    tested = subprocess.run([tool, "test", "rules", *asked], capture_output=True, text=True, timeout=200)
     assert tested.returncode == 0, tested.stdout + tested.stderr
+    assert tested.stdout.count("SUCCESS") == len(asked)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_alert_has_tests_in_which_it_fires_does_not_fire_and_resolves(name):
+def test_every_alert_has_tests_in_which_it_fires_does_not_fire_and_resolves():
+    assert [f"{name}: {fault}" for name in NAMES for fault in untested(name)] == []
+
+
+def untested(name: str) -> Iterator[str]:
+    """What the promtool cases of an alert do not show."""
     expected = rules.expectations(name)
     severities = {rule["labels"]["severity"] for rule in ALERTS if rule["alert"] == name}
-    assert {labels["severity"] for moment in expected for labels in moment.firing} == severities, "each severity fires"
+    fired = {labels["severity"] for moment in expected for labels in moment.firing}
+    if fired != severities:
+        yield f"fires as {fired}, is declared as {severities}"
     if name in ALWAYS:
         return
-    assert any(not moment.firing for moment in expected), "a moment at which it does not fire"
+    if all(moment.firing for moment in expected):
+        yield "no moment at which it does not fire"
     for severity in severities:
         resolved = [
             (before, after)
@@ -70,31 +80,39 @@ def test_every_alert_has_tests_in_which_it_fires_does_not_fire_and_resolves(name
             if before.case == after.case and before.at < after.at and not after.firing
             if severity in {labels["severity"] for labels in before.firing}
         ]
-        assert resolved, f"a case in which it is over after having fired as {severity}"
+        if not resolved:
+            yield f"no case in which it resolves after firing as {severity}"
 
 
-@pytest.mark.parametrize("record", sorted({rule["record"] for rule in RECORDED}))
-def test_every_recorded_series_has_a_test_of_its_values(record):
+def test_every_recorded_series_has_a_test_of_its_values():
     tests = [
         moment for path in rules.TEST_FILES for case in rules.read(path)["tests"] for moment in case.get("promql_expr_test", ())
     ]
-    found = [moment for moment in tests if record in moment["expr"] and moment["exp_samples"]]
-    assert found
+    asked = " ".join(moment["expr"] for moment in tests if moment.get("exp_samples"))
+    assert sorted({rule["record"] for rule in RECORDED if rule["record"] not in asked}) == []
 
 
-@pytest.mark.parametrize("rule", ALERTS, ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
-def test_alerts_follow_the_conventions(rule):
+def test_alerts_follow_the_conventions():
+    assert [f"{rule['alert']}: {fault}" for rule in ALERTS for fault in unconventional(rule)] == []
+
+
+def unconventional(rule: dict[str, Any]) -> Iterator[str]:
+    """Where an alert is not named, labelled or described as the monitoring mixins ask."""
     name, notes = rule["alert"], rule["annotations"]
-    assert re.fullmatch(r"Draftscope([A-Z][a-z]+)+", name)
-    assert set(rule["labels"]) == {"severity"}
-    assert rule["labels"]["severity"] in ("critical", "warning", "info")
-    assert set(notes) == {"summary", "description", "runbook_url"}
-    assert re.fullmatch(r"[A-Z][^{}]+\.", notes["summary"]), "a static sentence"
-    assert notes["description"].endswith(".")
-    of_none = name in ALWAYS | {"DraftscopeTrainerMissing"}
-    assert of_none or "{{ $labels.instance }}" in notes["description"], "says where"
-    assert notes["runbook_url"] == ADDRESS + name.lower()
-    assert (RUNBOOKS / f"{name.lower()}.md").is_file()
+    if not re.fullmatch(r"Draftscope([A-Z][a-z]+)+", name):
+        yield "the name is not Draftscope in CamelCase"
+    if set(rule["labels"]) != {"severity"} or rule["labels"]["severity"] not in ("critical", "warning", "info"):
+        yield f"labels {rule['labels']}"
+    if set(notes) != {"summary", "description", "runbook_url"}:
+        yield f"annotations {set(notes)}"
+    if not re.fullmatch(r"[A-Z][^{}]+\.", notes["summary"]):
+        yield "the summary is no static sentence"
+    if not notes["description"].endswith("."):
+        yield "the description is no sentence"
+    if "{{ $labels.instance }}" not in notes["description"] and name not in ALWAYS | {"DraftscopeTrainerMissing"}:
+        yield "the description does not name the instance"
+    if notes["runbook_url"] != ADDRESS + name.lower() or not (RUNBOOKS / f"{name.lower()}.md").is_file():
+        yield "no runbook at its URL"
 
 
 def test_a_name_and_severity_stand_once():
@@ -123,23 +141,30 @@ def known_labels(name: str) -> set[str]:
     return set(CATALOGUE[name].label_names)
 
 
-@pytest.mark.parametrize("rule", [*ALERTS, *RECORDED], ids=lambda rule: rule.get("alert") or rule["record"])
-def test_rules_ask_for_metrics_labels_and_values_that_exist(rule):
+def test_rules_query_metrics_labels_and_values_that_exist():
+    every = [*ALERTS, *RECORDED]
+    assert [f"{rule.get('alert') or rule['record']}: {fault}" for rule in every for fault in unknown(rule)] == []
+
+
+def unknown(rule: dict[str, Any]) -> Iterator[str]:
+    """What a rule asks for that no target serves."""
     asked = rules.selectors(rule["expr"])
-    assert asked or rule.get("alert") in ALWAYS
-    labels = set(DISCOVERED)
+    if not asked and rule.get("alert") not in ALWAYS:
+        yield "it selects no series"
+    labels = DISCOVERED.union(*(known_labels(one.metric) for one in asked))
     for one in asked:
-        assert set(one.matchers) <= known_labels(one.metric) | DISCOVERED, one
-        labels |= known_labels(one.metric)
+        if extra := set(one.matchers) - known_labels(one.metric) - DISCOVERED:
+            yield f"{one.metric} has no label {extra}"
         for label, (operator, value) in one.matchers.items():
             allowed = CATALOGUE[one.metric].known_values.get(label) if one.metric in CATALOGUE else None
             given = value.split("|") if "~" in operator else [value]
-            assert not allowed or set(given) <= {*allowed, ""}, one
-        if one.metric == "up":
-            assert one.matchers == {"job": ("=", "draftscope")}, "other jobs have targets, too"
-    assert rules.joined_labels(rule["expr"]) <= labels
+            if allowed and not set(given) <= {*allowed, ""}:
+                yield f"{one.metric} never has {label}={value}"
+        if one.metric == "up" and one.matchers != {"job": ("=", "draftscope")}:
+            yield "up of other jobs, too"
     told = set(re.findall(r"\$labels\.(\w+)", rule.get("annotations", {}).get("description", "")))
-    assert told <= labels
+    if strange := (rules.joined_labels(rule["expr"]) | told) - labels:
+        yield f"joined or described by {strange}, which no series has"
 
 
 def test_series_are_never_joined_without_the_rank():
@@ -221,13 +246,15 @@ def words_of(state: str, stage_name: str, progress: float | None) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize(("state", "facts"), MOMENTS)
-def test_grafana_says_the_words_that_the_sentence_of_the_status_begins_with(state, facts):
-    verdict = judge(facts, None)
-    assert verdict.state == state
-    words = words_of(*exported(verdict), facts.progress_ratio)
-    assert len(words) == 1
-    assert re.match(re.escape(words[0]) + r"[.:, ]", verdict.sentence), verdict.sentence
+def test_grafana_says_the_words_that_the_sentence_of_the_status_begins_with():
+    wrong = []
+    for state, facts in MOMENTS:
+        verdict = judge(facts, None)
+        assert verdict.state == state
+        words = words_of(*exported(verdict), facts.progress_ratio)
+        if len(words) != 1 or not re.match(re.escape(words[0]) + r"[.:, ]", verdict.sentence):
+            wrong.append((words, verdict.sentence))
+    assert wrong == []
 
 
 def test_every_verdict_that_is_exported_has_words():
@@ -256,22 +283,27 @@ def test_every_page_belongs_to_an_alert():
     assert sorted(path.stem for path in RUNBOOKS.glob("*.md")) == sorted(name.lower() for name in NAMES)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_page_has_its_parts_and_names_only_what_exists(name):
+def test_runbooks_have_their_parts_and_name_only_what_exists():
+    assert [f"{name}: {fault}" for name in NAMES for fault in page_faults(name)] == []
+
+
+def page_faults(name: str) -> Iterator[str]:
+    """What is missing from the runbook of an alert, or named there without being there."""
     text = (RUNBOOKS / f"{name.lower()}.md").read_text(encoding="utf-8")
-    title, opening = text.split("\n")[0], text.split("\n\n")[1]
-    assert title == f"# {name}"
-    assert opening.startswith("**")
-    assert re.findall(r"^## (.+)$", text, flags=re.MULTILINE) == ["Check", "Causes", "What to do", "Silence"]
-    assert "1. " in text.partition("## Causes")[2]
+    if text.split("\n")[0] != f"# {name}" or not text.split("\n\n")[1].startswith("**"):
+        yield "no title, or no bold sentence below it"
+    if re.findall(r"^## (.+)$", text, flags=re.MULTILINE) != ["Check", "Causes", "What to do", "Silence"]:
+        yield "other headings"
+    if "1. " not in text.partition("## Causes")[2]:
+        yield "no list of causes"
     named = set(re.findall(r"(?<![\w:/])(draftscope_\w+[a-z])(?![\w…:])", text))
-    assert {metric for metric in named if metric not in CATALOGUE} == set()
     recorded = set(re.findall(r"\w+:draftscope_\w+:\w+", text))
-    assert recorded <= {rule["record"] for rule in RECORDED}
     asked = set(re.findall(r"(?<![\w-])--(?:resume|from|[a-z]+\.[a-z-]+|[a-z]+-devices?|precision|trackers|seed)\b", text))
-    assert asked <= flags() | {"--resume", "--from"}
-    links = re.findall(r"\]\(([^)#\s]+)", text)
-    assert [link for link in links if not (RUNBOOKS / link).exists()] == []
+    links = {link for link in re.findall(r"\]\(([^)#\s]+)", text) if not (RUNBOOKS / link).exists()}
+    known_flags = flags() | {"--resume", "--from"}
+    for strange in (named - set(CATALOGUE), recorded - {rule["record"] for rule in RECORDED}, asked - known_flags, links):
+        if strange:
+            yield f"names {', '.join(sorted(strange))}"
 
 
 def test_the_table_of_alerts_is_that_of_the_rules():

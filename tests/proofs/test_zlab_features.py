@@ -25,6 +25,8 @@ from trainer.drafter.model import Drafter, drafter_architecture, spread_layer_id
 from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 from trainer.target.tiny import END, MASK
 
+pytestmark = pytest.mark.slow(seconds=20)
+
 BLOCK, LAYER_IDS = 8, (1, 3, 5)
 
 

@@ -25,6 +25,8 @@ from trainer.formats.load import load_trained
 from trainer.target.features import FeatureBatch
 from trainer.target.tiny import MASK as MASK_OF_TALKERS
 
+pytestmark = pytest.mark.slow(seconds=14)
+
 CLOSE = 1e-5
 LAYERS = 9  # of the target
 

@@ -12,6 +12,8 @@ from tests.support.overfit import Exam, by_our_command, by_our_loop, by_their_lo
 from tests.support.talkers import conversations_of, save_talker, talker, tiny_chat
 from tests.support.zlab import load_reference
 
+pytestmark = pytest.mark.slow(seconds=35)
+
 BLOCK, STEPS, HALF = 8, 200, 90
 # Wide enough to learn three hundred tokens by heart in ten seconds.
 SHAPE = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 6}
