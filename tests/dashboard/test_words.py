@@ -52,15 +52,15 @@ def test_only_thousands_are_grouped_not_what_comes_after_the_point(page):
 
 
 def card(page, *, age=1.0, verdict=None, **head):
-    """The verdict card's label (None where there is none), what stands beside the progress, and its figures."""
+    """The verdict card's heading, its label (None where there is none), what stands beside the progress, and its figures."""
     ticked = {"newest_tick": {"verdict": verdict}} if verdict else {}
     return page.evaluate(
         """([head, age]) => {
             const root = document.createElement("section");
             verdict.drawVerdict(root, { head, age, words: { help: {} } });
             const figures = [...root.querySelectorAll("dl div")].map((row) => [...row.children].map((part) => part.textContent));
-            return { state: root.querySelector(".state")?.textContent ?? null, beside: root.querySelector(".eta").textContent,
-                figures: Object.fromEntries(figures) };
+            const text = (part) => root.querySelector(part)?.textContent ?? null;
+            return { heading: text("h1"), state: text(".state"), beside: text(".eta"), figures: Object.fromEntries(figures) };
         }""",
         [{**HEAD, **ticked, **head}, age],
     )
@@ -83,7 +83,7 @@ def test_the_card_says_its_state_once(page, state, stage, sentence, label):
 @pytest.mark.parametrize("sentence", ["Finished: 263 steps in 7 min.", "Stopped: 263 steps in 7 min."])
 def test_how_a_run_ended_is_the_trainers_word_alone(page, sentence):
     said = card(page, state="finished", ended=True, verdict={"state": "finished", "sentence": sentence})
-    assert (said["state"], said["beside"]) == (None, "")
+    assert (said["heading"], said["state"], said["beside"]) == (sentence, None, "")
 
 
 def test_silence_keeps_its_label(page):

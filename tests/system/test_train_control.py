@@ -6,7 +6,6 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -144,44 +143,35 @@ def test_a_stage_that_fails_ends_the_pause(data: str, tmp_path: Path, monkeypatc
     assert run.events()[-2:] == ["unpaused", "failed"]
 
 
-@pytest.fixture
-def lingering(data: str, tmp_path: Path) -> Iterator[ControlledRun]:
+def test_an_ended_run_still_answers_until_it_is_told_to_go(data: str, tmp_path: Path) -> None:
     with ControlledRun(data, tmp_path, "over", "--max-steps", "2", "--watch.linger-seconds", "60") as run:
-        yield run
+        run.ask("resume")
+        run.reaches("finished")
+        metrics = run.client.get("/metrics").text
+        assert 'draftscope_run_state{state="finished"} 1.0' in metrics
+        assert "draftscope_control_requests_total" in metrics
+        assert run.client.get("/readyz").status_code == 503
+        assert run.worker.is_alive()
+        log = (run.runs / "over" / "log.txt").read_text()
+        assert f"Still answering at {str(run.client.base_url).rstrip('/')} for 1 min; Ctrl-C ends it." in log
+        began = time.monotonic()
+        run.ask("stop")
+        assert run.worker.ended() == 0
+        assert time.monotonic() - began < 5
 
 
-def test_an_ended_run_still_answers_until_it_is_told_to_go(lingering: ControlledRun) -> None:
-    lingering.ask("resume")
-    lingering.reaches("finished")
-    metrics = lingering.client.get("/metrics").text
-    assert 'draftscope_run_state{state="finished"} 1.0' in metrics
-    assert "draftscope_control_requests_total" in metrics
-    assert lingering.client.get("/readyz").status_code == 503
-    assert lingering.worker.is_alive()
-    log = (lingering.runs / "over" / "log.txt").read_text()
-    assert f"Still answering at {str(lingering.client.base_url).rstrip('/')} for 1 min; Ctrl-C ends it." in log
-    began = time.monotonic()
-    lingering.ask("stop")
-    assert lingering.worker.ended() == 0
-    assert time.monotonic() - began < 5
-
-
-def test_the_token_is_nowhere_but_in_its_file(lingering: ControlledRun, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    headers = {"Authorization": f"Bearer {lingering.token}"}
-    answers = [
-        lingering.client.get(path, headers=headers) for path in ("/", "/status", "/metrics", "/openapi.json", "/nope", "/readyz")
-    ]
-    assert [answer.url for answer in answers if lingering.token in answer.text + str(answer.headers)] == []
-    assert lingering.client.post("/control/stop", headers={"Authorization": f"Bearer {lingering.token}x"}).status_code == 401
-    lingering.ask("stop")
-    lingering.worker.ended(LONG)
-    found = [path for path in tmp_path.rglob("*") if path.is_file() and lingering.token.encode() in path.read_bytes()]
-    assert found == [lingering.token_file]
-    assert json.loads((lingering.runs / "over" / "run.json").read_text())["config"]["watch"]["token_file"] == str(
-        lingering.token_file
-    )
+def test_the_token_is_nowhere_but_in_its_file(data: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with ControlledRun(data, tmp_path, "over", "--max-steps", "2") as run:
+        headers = {"Authorization": f"Bearer {run.token}"}
+        paths = ("/", "/status", "/metrics", "/openapi.json", "/nope", "/readyz")
+        answers = [run.client.get(path, headers=headers) for path in paths]
+        assert [answer.url for answer in answers if run.token in answer.text + str(answer.headers)] == []
+        assert run.client.post("/control/stop", headers={"Authorization": f"Bearer {run.token}x"}).status_code == 401
+    found = [path for path in tmp_path.rglob("*") if path.is_file() and run.token.encode() in path.read_bytes()]
+    assert found == [run.token_file]
+    assert json.loads((run.runs / "over" / "run.json").read_text())["config"]["watch"]["token_file"] == str(run.token_file)
     told = capfd.readouterr()
-    assert lingering.token not in told.out + told.err
+    assert run.token not in told.out + told.err
 
 
 def test_a_token_that_is_none_is_found_before_anything_is_made(
