@@ -13,7 +13,7 @@ GPU_KERNEL_ACTIVE = Metric(
     kind="gauge",
     unit="ratio",
     labels=("gpu",),
-    help="Share of the last sampling period in which at least one kernel ran: an upper bound of use, not use itself.",
+    help="Share of the last sampling period in which at least one kernel was running: an upper bound of utilisation.",
     question="Is the GPU busy?",
 )
 GPU_SM_ACTIVE = Metric(
@@ -21,7 +21,7 @@ GPU_SM_ACTIVE = Metric(
     kind="gauge",
     unit="ratio",
     labels=("gpu",),
-    help="Share of time that the streaming multiprocessors had work, mean over them. Hopper and newer.",
+    help="Share of time that the streaming multiprocessors had work, averaged over all of them. Hopper and newer.",
     question="How much of the GPU is in use?",
 )
 GPU_SM_OCCUPANCY = Metric(
@@ -29,7 +29,7 @@ GPU_SM_OCCUPANCY = Metric(
     kind="gauge",
     unit="ratio",
     labels=("gpu",),
-    help="Warps resident on the streaming multiprocessors, as a share of what they hold. Hopper and newer.",
+    help="Resident warps as a share of what the streaming multiprocessors can hold. Hopper and newer.",
     question="Are the kernels large enough?",
 )
 GPU_TENSOR_ACTIVE = Metric(
@@ -37,7 +37,7 @@ GPU_TENSOR_ACTIVE = Metric(
     kind="gauge",
     unit="ratio",
     labels=("gpu",),
-    help="Share of time that the tensor cores were at work. Hopper and newer.",
+    help="Share of time that the tensor cores were active. Hopper and newer.",
     question="Does the arithmetic run on tensor cores?",
 )
 GPU_DRAM_ACTIVE = Metric(
@@ -46,30 +46,30 @@ GPU_DRAM_ACTIVE = Metric(
     unit="ratio",
     labels=("gpu",),
     help="Share of the memory bandwidth in use. Hopper and newer.",
-    question="Does memory bandwidth limit it?",
+    question="Is memory bandwidth the limit?",
 )
 GPU_MEMORY_USED = Metric(
     name="gpu_memory_used_bytes",
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="GPU memory in use by everybody.",
-    question="Is it near its memory limit?",
+    help="GPU memory in use by all processes.",
+    question="Is the GPU close to its memory limit?",
 )
 GPU_MEMORY_TOTAL = Metric(
     name="gpu_memory_total_bytes",
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="GPU memory there is.",
-    question="Is it near its memory limit?",
+    help="Total GPU memory.",
+    question="Is the GPU close to its memory limit?",
 )
 GPU_MEMORY_RESERVED = Metric(
     name="gpu_memory_reserved_bytes",
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="GPU memory that the driver keeps for itself.",
+    help="GPU memory that the driver reserves for itself.",
     question="Where is the rest of the memory?",
 )
 GPU_POWER = Metric(
@@ -85,7 +85,7 @@ GPU_POWER_LIMIT = Metric(
     kind="gauge",
     unit="watts",
     labels=("gpu",),
-    help="Power at which the GPU slows itself down.",
+    help="Power limit above which the GPU lowers its clocks.",
     question="Is power the limit?",
 )
 GPU_ENERGY = Metric(
@@ -93,16 +93,16 @@ GPU_ENERGY = Metric(
     kind="counter",
     unit="joules",
     labels=("gpu",),
-    help="Energy drawn since the driver was loaded; its rate is the mean power.",
-    question="What does the run cost in energy?",
+    help="Energy used since the driver was loaded; its rate is the mean power.",
+    question="How much energy does the run use?",
 )
 GPU_TEMPERATURE = Metric(
     name="gpu_temperature_celsius",
     kind="gauge",
     unit="celsius",
     labels=("gpu",),
-    help="Temperature of the GPU.",
-    question="Is the GPU hot?",
+    help="GPU temperature.",
+    question="Is the GPU too hot?",
 )
 GPU_CLOCK = Metric(
     name="gpu_clock_hertz",
@@ -110,15 +110,15 @@ GPU_CLOCK = Metric(
     unit="hertz",
     labels=("gpu", "clock"),
     values=((), GPU_CLOCKS),
-    help="Clock of the streaming multiprocessors (sm) and of the memory.",
-    question="Does the GPU run at full clock?",
+    help="Clock rate of the streaming multiprocessors (sm) and of the memory.",
+    question="Is the GPU running at full clock?",
 )
 GPU_THROTTLED = Metric(
     name="gpu_throttled",
     kind="gauge",
     labels=("gpu", "reason"),
     values=((), GPU_THROTTLE_REASONS),
-    help="1 while the GPU slows its clocks for this reason, else 0.",
+    help="1 while the GPU lowers its clocks for this reason, else 0.",
     question="Why is the GPU slower than it could be?",
 )
 GPU_PCIE = Metric(
@@ -127,7 +127,7 @@ GPU_PCIE = Metric(
     unit="bytes_per_second",
     labels=("gpu", "direction"),
     values=((), GPU_DIRECTIONS),
-    help="Traffic over PCIe, as seen from the GPU.",
+    help="PCIe traffic, as seen from the GPU.",
     question="Is the link to the host the limit?",
 )
 GPU_NVLINK = Metric(
@@ -143,14 +143,14 @@ GPU_XIDS = Metric(
     name="gpu_xid_errors_total",
     kind="counter",
     labels=("gpu",),
-    help="Errors that the driver reported for this GPU (XID) since this process began.",
-    question="Is the GPU broken?",
+    help="Errors (XIDs) that the driver has reported for this GPU since this process started.",
+    question="Is the GPU faulty?",
 )
 GPU_XID_CODE = Metric(
     name="gpu_xid_last_code",
     kind="gauge",
     labels=("gpu",),
-    help="Code of the newest XID error, 0 before the first.",
+    help="Code of the latest XID error, 0 if there was none.",
     question="What is wrong with the GPU?",
 )
 GPU_XID_TIME = Metric(
@@ -158,14 +158,14 @@ GPU_XID_TIME = Metric(
     kind="gauge",
     unit="seconds",
     labels=("gpu",),
-    help="Unix time of the newest XID error, 0 before the first.",
-    question="When did the GPU break?",
+    help="Unix time of the latest XID error, 0 if there was none.",
+    question="When did the GPU fail?",
 )
 GPU_INFO = Metric(
     name="gpu_info",
     kind="info",
     labels=("gpu", "uuid", "name", "driver"),
-    help="Always 1; carries the identity of a GPU.",
+    help="Always 1; its labels identify a GPU.",
     question="Which GPU is this?",
 )
 ALLOCATED = Metric(
@@ -173,15 +173,15 @@ ALLOCATED = Metric(
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="GPU memory in tensors of this process, as torch counts it.",
-    question="How much memory does training itself need?",
+    help="GPU memory held by tensors of this process, as counted by torch.",
+    question="How much memory does training need?",
 )
 RESERVED = Metric(
     name="gpu_allocator_reserved_bytes",
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="GPU memory that torch holds, tensors and cache.",
+    help="GPU memory that torch has reserved: tensors and cache.",
     question="How much of the memory is torch's cache?",
 )
 ALLOCATED_PEAK = Metric(
@@ -189,27 +189,27 @@ ALLOCATED_PEAK = Metric(
     kind="gauge",
     unit="bytes",
     labels=("gpu",),
-    help="Most GPU memory that tensors of this process ever took.",
-    question="How near was it to its memory limit?",
+    help="Peak GPU memory held by tensors of this process.",
+    question="How close did it come to its memory limit?",
 )
 ALLOCATOR_RETRIES = Metric(
     name="gpu_allocator_retries_total",
     kind="counter",
     labels=("gpu",),
-    help="Times that torch emptied its cache to find memory, which stops the GPU for a moment.",
-    question="Is memory so short that it costs speed?",
+    help="Times that torch emptied its cache to find free memory, which briefly stalls the GPU.",
+    question="Is a lack of memory costing speed?",
 )
 ALLOCATOR_OOMS = Metric(
     name="gpu_allocator_out_of_memory_total",
     kind="counter",
     labels=("gpu",),
-    help="Times that torch found no memory.",
-    question="Is memory so short that work fails?",
+    help="Times that torch ran out of GPU memory.",
+    question="Does work fail for lack of memory?",
 )
 GPU_SAMPLER_UP = Metric(
     name="gpu_sampler_up",
     kind="gauge",
-    help="1 while GPU figures can be read, 0 where there is no GPU, its library fails or the run has ended; `/status` says why.",
+    help="1 while GPU figures can be read; 0 if there is no GPU, its library fails or the run has ended. `/status` says why.",
     question="Can the GPU figures be trusted?",
 )
 GPU_BACKEND = Metric(
@@ -224,19 +224,19 @@ GPU_SAMPLE_TIME = Metric(
     name="gpu_last_sample_timestamp_seconds",
     kind="gauge",
     unit="seconds",
-    help="Unix time of the newest GPU figures, 0 before the first.",
+    help="Unix time of the latest GPU figures, 0 before the first.",
     question="How old are the GPU figures?",
 )
 GPU_SAMPLE_SECONDS = Metric(
     name="gpu_sample_duration_seconds",
     kind="gauge",
     unit="seconds",
-    help="Time that the newest look at all GPUs took.",
-    question="Does the driver answer slowly?",
+    help="Time that the latest reading of all GPUs took.",
+    question="Is the driver slow to answer?",
 )
 GPU_SAMPLE_ERRORS = Metric(
     name="gpu_sample_errors_total",
     kind="counter",
-    help="Looks at the GPUs that failed or were given up.",
+    help="Readings of the GPUs that failed or timed out.",
     question="Can the GPU figures be trusted?",
 )

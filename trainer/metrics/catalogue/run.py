@@ -23,22 +23,22 @@ RUN_INFO = Metric(
     name="run_info",
     kind="info",
     labels=("run_id", "target", "version", "git_commit"),
-    help="Always 1; carries the run's identity, to be joined to the other series.",
+    help="Always 1; its labels identify the run and are joined to other series.",
     question="Which run is this?",
 )
 BUILD_INFO = Metric(
     name="build_info",
     kind="info",
     labels=("version", "git_commit", "python", "torch"),
-    help="Always 1; carries the versions of what runs.",
-    question="Which code runs?",
+    help="Always 1; its labels are the versions in use.",
+    question="Which code is running?",
 )
 STATE = Metric(
     name="run_state",
     kind="gauge",
     labels=("state",),
     values=(RUN_STATES,),
-    help="1 for the run's present state, 0 for every other.",
+    help="1 for the current state of the run, 0 for all others.",
     question="Is it running?",
 )
 VERDICT = Metric(
@@ -46,41 +46,41 @@ VERDICT = Metric(
     kind="gauge",
     labels=("state", "stage"),
     values=(VERDICT_STATES, ("", *STAGES)),
-    help="1 for the present verdict; `stage` is empty where the verdict names none.",
-    question="What holds the run back right now?",
+    help="1 for the current verdict; `stage` is empty if the verdict names none.",
+    question="What is holding the run back right now?",
 )
 HEADROOM = Metric(
     name="headroom_ratio",
     kind="gauge",
     unit="ratio",
-    help="How much faster the run could go, at most, without the stage that holds it: 0.34 means up to 34 %; 0 where none does.",
-    question="What would a faster stage bring?",
+    help="Upper bound of the speed-up if the limiting stage were removed: 0.34 means up to 34 %; 0 if no stage limits the run.",
+    question="How much would a faster stage gain?",
 )
 LOST_DEVICE_SECONDS = Metric(
     name="lost_device_seconds_total",
     kind="counter",
     unit="seconds",
-    help="Time that drafter devices did not spend in a step, added up over the devices.",
+    help="Time that drafter devices spent outside of steps, summed over devices.",
     question="How much device time was lost to waiting?",
 )
 START_TIME = Metric(
     name="start_timestamp_seconds",
     kind="gauge",
     unit="seconds",
-    help="Unix time at which this attempt began.",
-    question="Since when does it run?",
+    help="Unix time at which this attempt started.",
+    question="How long has it been running?",
 )
 RESTARTS = Metric(
     name="restarts_total",
     kind="counter",
-    help="Attempts of the run before this one, in other processes: how often it was resumed.",
+    help="Earlier attempts of this run, each in its own process: how often it was resumed.",
     question="Was it restarted?",
 )
 GLOBAL_STEP = Metric(
     name="global_step",
     kind="gauge",
     per_run=True,
-    help="Optimizer steps since the run began, resumes included.",
+    help="Optimizer steps since the start of the run, across resumes.",
     question="How far is it?",
 )
 MAX_STEPS = Metric(
@@ -88,21 +88,21 @@ MAX_STEPS = Metric(
     kind="gauge",
     per_run=True,
     help="Optimizer steps after which the run ends.",
-    question="How far is it from its end?",
+    question="How far is it from the end?",
 )
 PROGRESS = Metric(
     name="progress_ratio",
     kind="gauge",
     unit="ratio",
     per_run=True,
-    help="Share of the run that is done, by steps or by visits of the data, whichever is further.",
-    question="How far is it from its end?",
+    help="Share of the run that is done, by steps or by passes over the data, whichever is further.",
+    question="How far is it from the end?",
 )
 REMAINING = Metric(
     name="remaining_seconds",
     kind="gauge",
     unit="seconds",
-    help="Time to the end of the run at the pace of the last minute; absent while there is no pace.",
+    help="Estimated time to the end of the run at the speed of the last minute; absent while that speed is unknown.",
     question="When will it be done?",
 )
 CHECKPOINTS = Metric(
@@ -110,33 +110,33 @@ CHECKPOINTS = Metric(
     kind="counter",
     labels=("outcome",),
     values=(CHECKPOINT_OUTCOMES,),
-    help="Checkpoints tried, by outcome: written, failed.",
+    help="Checkpoint attempts by outcome: written, failed.",
     question="Is my work safe?",
 )
 CHECKPOINT_TIME = Metric(
     name="last_checkpoint_timestamp_seconds",
     kind="gauge",
     unit="seconds",
-    help="Unix time of the newest whole checkpoint, 0 before the first.",
+    help="Unix time of the latest complete checkpoint, 0 before the first.",
     question="How much would a crash lose?",
 )
 CHECKPOINT_STEP = Metric(
     name="last_checkpoint_step",
     kind="gauge",
-    help="Step of the newest whole checkpoint, 0 before the first.",
+    help="Step of the latest complete checkpoint, 0 before the first.",
     question="How much would a crash lose?",
 )
 CHECKPOINT_EVERY = Metric(
     name="checkpoint_every_steps",
     kind="gauge",
-    help="Steps from one checkpoint to the next; 0 where one is written at the end only.",
+    help="Steps between checkpoints; 0 if only the end of the run writes one.",
     question="Is a checkpoint overdue?",
 )
 CHECKPOINT_BYTES = Metric(
     name="last_checkpoint_bytes",
     kind="gauge",
     unit="bytes",
-    help="Size of the newest whole checkpoint, 0 before the first.",
+    help="Size of the latest complete checkpoint, 0 before the first.",
     question="What do checkpoints cost?",
 )
 CHECKPOINT_SECONDS = Metric(
@@ -144,22 +144,22 @@ CHECKPOINT_SECONDS = Metric(
     kind="histogram",
     unit="seconds",
     buckets=(0.1, 0.5, 2.0, 10.0, 60.0, 300.0, 1800.0),
-    help="Time that writing a checkpoint took.",
+    help="Time taken to write a checkpoint.",
     question="What do checkpoints cost?",
 )
 DISK_FREE = Metric(
     name="runs_disk_free_bytes",
     kind="gauge",
     unit="bytes",
-    help="Room left, for this user, on the disk that holds the run.",
-    question="Is the disk filling?",
+    help="Free space, for this user, on the disk that holds the run.",
+    question="Is the disk filling up?",
 )
 DISK_SIZE = Metric(
     name="runs_disk_size_bytes",
     kind="gauge",
     unit="bytes",
     help="Size of the disk that holds the run.",
-    question="Is the disk filling?",
+    question="Is the disk filling up?",
 )
 
 

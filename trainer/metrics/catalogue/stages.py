@@ -13,7 +13,7 @@ STAGE_SECONDS = Metric(
     unit="seconds",
     labels=("stage", "state"),
     values=(STAGES, STAGE_STATES),
-    help="Thread time of a stage by state: busy, waiting_input, waiting_output. Together they are threads x time, pauses left out.",
+    help="Thread time of a stage by state: busy, waiting_input, waiting_output. They add up to threads x time, without pauses.",
     question="Which stage holds the run back?",
 )
 STAGE_THREADS = Metric(
@@ -30,14 +30,14 @@ STAGE_RUNNING = Metric(
     labels=("stage",),
     values=(STAGES,),
     help="Threads of a stage that have not ended.",
-    question="Has a thread died, or the stage done its work?",
+    question="Has a thread died, or has the stage finished?",
 )
 STAGE_ITEMS = Metric(
     name="stage_items_total",
     kind="counter",
     labels=("stage",),
     values=(STAGES,),
-    help="Items a stage has handed on (the drafter: batches trained on).",
+    help="Items that a stage has passed on (for the drafter: batches trained on).",
     question="How fast is each stage?",
 )
 STAGE_ITEM_SECONDS = Metric(
@@ -48,7 +48,7 @@ STAGE_ITEM_SECONDS = Metric(
     values=(STAGES,),
     buckets=(0.001, 0.01, 0.1, 1.0, 10.0),
     help="Time that one thread of a stage was busy with one item.",
-    question="Do all items take as long, or do some hold everything up?",
+    question="Do a few slow items hold up the rest?",
 )
 STAGE_IDLE = Metric(
     name="stage_since_progress_seconds",
@@ -56,7 +56,7 @@ STAGE_IDLE = Metric(
     unit="seconds",
     labels=("stage",),
     values=(STAGES,),
-    help="Time since a stage last took or handed on an item.",
+    help="Time since a stage last took or passed on an item.",
     question="Is a stage stuck?",
 )
 STAGE_DEVICE = Metric(
@@ -64,7 +64,7 @@ STAGE_DEVICE = Metric(
     kind="info",
     labels=("stage", "gpu"),
     values=(STAGES, ()),
-    help="Always 1; a stage and a GPU that it computes on, counted as nvidia-smi does.",
+    help="Always 1; a stage and a GPU that it runs on, numbered as nvidia-smi does.",
     question="Which stage uses which GPU?",
 )
 QUEUE_ITEMS = Metric(
@@ -80,7 +80,7 @@ QUEUE_CAPACITY_ITEMS = Metric(
     kind="gauge",
     labels=("queue",),
     values=(QUEUES,),
-    help="Items that a queue holds at most.",
+    help="Maximum number of items in a queue.",
     question="How full can a queue get?",
 )
 QUEUE_BYTES = Metric(
@@ -98,6 +98,6 @@ QUEUE_CAPACITY_BYTES = Metric(
     unit="bytes",
     labels=("queue",),
     values=(QUEUES,),
-    help="Bytes that a queue holds at most.",
+    help="Maximum number of bytes in a queue.",
     question="How much memory can be in flight?",
 )

@@ -12,12 +12,12 @@ STEPS = Metric(
     name="steps_total",
     kind="counter",
     help="Optimizer steps taken by this process.",
-    question="How many steps a second?",
+    question="How many steps per second?",
 )
 SAMPLES = Metric(
     name="samples_total",
     kind="counter",
-    help="Conversations trained on by this process, counted once per visit.",
+    help="Conversations that this process has trained on, counted once per pass over the data.",
     question="How much data has it seen?",
 )
 DROPPED = Metric(
@@ -25,7 +25,7 @@ DROPPED = Metric(
     kind="counter",
     labels=("reason",),
     values=(DROP_REASONS,),
-    help="Conversations left out: nothing to learn from, refused by the chat template, or with the mask token in them.",
+    help="Conversations left out, by reason: no answer, rejected by the chat template, malformed, containing the mask token.",
     question="Is my data being used?",
 )
 TOKENS = Metric(
@@ -36,14 +36,14 @@ TOKENS = Metric(
     values=(TOKEN_KINDS,),
     per_run=True,
     help="Tokens processed by this process: `context` as read by the target, `draft` as drafted (anchors x block size).",
-    question="How many tokens a second, of which kind?",
+    question="How many tokens per second, and of which kind?",
 )
 LOSS = Metric(
     name="loss",
     kind="gauge",
     column="loss",
     per_run=True,
-    help="Loss of the newest step, in nats: per draft token, or per block where the objective is D-PACE.",
+    help="Loss of the latest step, in nats: per draft token, or per block if the objective is D-PACE.",
     question="Is it learning?",
 )
 LEARNING_RATE = Metric(
@@ -51,7 +51,7 @@ LEARNING_RATE = Metric(
     kind="gauge",
     column="learning_rate",
     per_run=True,
-    help="Learning rate of the newest step.",
+    help="Learning rate of the latest step.",
     question="Where in the schedule is it?",
 )
 GRAD_NORM = Metric(
@@ -59,7 +59,7 @@ GRAD_NORM = Metric(
     kind="gauge",
     column="grad_norm",
     per_run=True,
-    help="Norm of the gradient before clipping, at the newest step.",
+    help="Gradient norm before clipping, at the latest step.",
     question="Is training stable?",
 )
 STEP_SECONDS = Metric(
@@ -68,22 +68,22 @@ STEP_SECONDS = Metric(
     unit="seconds",
     column="step_seconds",
     buckets=(0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15.0, 60.0),
-    help="Wall time from one optimizer step to the next.",
+    help="Wall-clock time from one optimizer step to the next.",
     question="How long does a step take?",
 )
 LAST_STEP_TIME = Metric(
     name="last_step_timestamp_seconds",
     kind="gauge",
     unit="seconds",
-    help="Unix time of the newest step, 0 before the first.",
-    question="When did it last get on?",
+    help="Unix time of the latest step, 0 before the first.",
+    question="When was the last step?",
 )
 SKIPPED_STEPS = Metric(
     name="skipped_steps_total",
     kind="counter",
     labels=("reason",),
     values=(SKIP_REASONS,),
-    help="Steps whose update was left out.",
+    help="Steps whose update was skipped, by reason.",
     question="Is training stable?",
 )
 POSITION_ACCURACY = Metric(
@@ -93,8 +93,8 @@ POSITION_ACCURACY = Metric(
     labels=("position",),
     column="position_accuracy",
     per_run=True,
-    help="Share of draft tokens that equal the data's, by position in the block (1 follows the anchor), at the newest step.",
-    question="How far into the block does it guess right?",
+    help="Share of draft tokens that match the data, by position in the block (1 follows the anchor), at the latest step.",
+    question="How far into the block are its guesses right?",
 )
 ESTIMATED_ACCEPTANCE = Metric(
     name="estimated_acceptance_length_tokens",
@@ -102,15 +102,15 @@ ESTIMATED_ACCEPTANCE = Metric(
     unit="tokens",
     column="estimated_acceptance_length",
     per_run=True,
-    help="Tokens kept per round, the bonus token included, as estimated from the newest step's accuracy. Not measured by decoding.",
-    question="How good will it draft, roughly?",
+    help="Tokens kept per round, bonus token included, estimated from the accuracy of the latest step. Not measured by decoding.",
+    question="Roughly how well will it draft?",
 )
 MEASURED_ACCEPTANCE = Metric(
     name="measured_acceptance_length_tokens",
     kind="gauge",
     unit="tokens",
     per_run=True,
-    help="Tokens kept per round, the bonus token included, as measured by speculative decoding of held-out prompts.",
+    help="Tokens kept per round, bonus token included, measured by speculative decoding of held-out prompts.",
     question="How well does it draft?",
 )
 MEASURED_POSITION = Metric(
@@ -119,7 +119,7 @@ MEASURED_POSITION = Metric(
     unit="ratio",
     labels=("position",),
     per_run=True,
-    help="Share of rounds that kept the draft token, by position in the block (1 follows the anchor), at the newest evaluation.",
+    help="Share of rounds that kept the draft token, by position in the block (1 follows the anchor), in the latest evaluation.",
     question="How far into the block are draft tokens kept?",
 )
 HELD_OUT_ACCEPTANCE = Metric(
@@ -127,14 +127,14 @@ HELD_OUT_ACCEPTANCE = Metric(
     kind="gauge",
     unit="tokens",
     per_run=True,
-    help="Tokens kept per round as estimated from accuracy on the newest evaluation's conversations. Not measured by decoding.",
-    question="Does it draft for text that it never saw?",
+    help="Tokens kept per round, estimated from the accuracy on the latest evaluation's conversations. Not measured by decoding.",
+    question="Does it draft well on text that it has never seen?",
 )
 EVALUATION_STEP = Metric(
     name="last_evaluation_step",
     kind="gauge",
     per_run=True,
-    help="Step whose drafter the newest evaluation measured.",
+    help="Step of the drafter that the latest evaluation measured.",
     question="How old is the measurement?",
 )
 EVALUATIONS = Metric(
@@ -142,27 +142,27 @@ EVALUATIONS = Metric(
     kind="counter",
     labels=("outcome",),
     values=(EVALUATION_OUTCOMES,),
-    help="Evaluations that were due, by outcome: done, failed, skipped (the one before was still under way).",
-    question="Is it being measured?",
+    help="Evaluations by outcome: done, failed, skipped (the previous one was still running).",
+    question="Is it being evaluated?",
 )
 EVALUATION_SECONDS = Metric(
     name="evaluation_duration_seconds",
     kind="histogram",
     unit="seconds",
     buckets=(5.0, 15.0, 60.0, 300.0, 1800.0),
-    help="Time that an evaluation took, beside training.",
+    help="Duration of an evaluation, which runs beside training.",
     question="What do evaluations cost?",
 )
 EVALUATION_ROUNDS = Metric(
     name="evaluation_rounds_total",
     kind="counter",
-    help="Draft-and-verify rounds of all evaluations of this process.",
-    question="How sure is the measured acceptance?",
+    help="Draft-and-verify rounds in all evaluations of this process.",
+    question="How certain is the measured acceptance length?",
 )
 EVALUATION_ACCEPTED = Metric(
     name="evaluation_accepted_tokens_total",
     kind="counter",
     unit="tokens",
-    help="Tokens kept in all evaluations of this process, less one a round: 1 + this / rounds is the acceptance length.",
+    help="Draft tokens kept in all evaluations of this process: 1 + this / rounds is the acceptance length.",
     question="How well does it draft?",
 )

@@ -27,8 +27,8 @@ PROCESS_MEMORY = Metric(
 RECORD_ERRORS = Metric(
     name="record_errors_total",
     kind="counter",
-    help="Writes to the run record that failed; training goes on without them.",
-    question="Is the record whole?",
+    help="Failed writes to the run record; training continues without them.",
+    question="Is the record complete?",
 )
 WATCH_SECONDS = Metric(
     name="watch_seconds_total",
@@ -44,15 +44,15 @@ WATCH_ERRORS = Metric(
     kind="counter",
     labels=("part",),
     values=(WATCH_ERROR_PARTS,),
-    help="Errors within watching itself, by part as in watch_seconds_total; training goes on. Failed writes: record_errors_total.",
-    question="Can what I see be trusted?",
+    help="Errors in watching itself, by part as in watch_seconds_total; training continues. Failed writes: record_errors_total.",
+    question="Can I trust what I see?",
 )
 LOG_MESSAGES = Metric(
     name="log_messages_total",
     kind="counter",
     labels=("level",),
     values=(LOG_LEVELS,),
-    help="Messages in the run's log, by level: warning, error.",
+    help="Messages in the run's log by level: warning, error.",
     question="Is anything wrong?",
 )
 HTTP_REFUSED = Metric(
@@ -60,8 +60,8 @@ HTTP_REFUSED = Metric(
     kind="counter",
     labels=("reason",),
     values=(HTTP_REFUSALS,),
-    help="Requests to the trainer that were refused, by reason.",
-    question="Does anybody ask who must not?",
+    help="Requests that the trainer refused, by reason.",
+    question="Is anyone sending requests that they should not?",
 )
 EVENT_STREAMS = Metric(
     name="event_streams",
@@ -74,22 +74,22 @@ CONTROL_REQUESTS = Metric(
     kind="counter",
     labels=("action",),
     values=(CONTROL_ACTIONS,),
-    help="Requests to control the run that were taken, by action.",
-    question="Did somebody stop it?",
+    help="Accepted requests to control the run, by action.",
+    question="Did someone stop it?",
 )
 TRACKER_UP = Metric(
     name="tracker_up",
     kind="gauge",
     labels=("tracker",),
     values=(TRACKERS,),
-    help="1 while a tracker that was asked for takes the run's numbers; absent for those that were not.",
-    question="Do the other trackers follow?",
+    help="1 while a requested tracker accepts the run's numbers; absent for trackers that were not requested.",
+    question="Are the other trackers keeping up?",
 )
 TRACKER_DROPPED = Metric(
     name="tracker_dropped_total",
     kind="counter",
     labels=("tracker",),
     values=(TRACKERS,),
-    help="Lines of the run record that a tracker had not taken when it ended; they can still be sent to it.",
-    question="Is the other tracker's curve whole?",
+    help="Lines of the run record that a tracker had not accepted when it ended; they can still be sent.",
+    question="Is the other tracker's curve complete?",
 )
