@@ -1,1 +1,1 @@
-"""The catalogue in, Grafana's dashboards out."""
+"""Grafana's dashboards, generated from the catalogue, with Prometheus rules and provisioning."""

@@ -1,7 +1,7 @@
-"""The catalogue in, grafana/dashboards/*.json out: `python -m grafana.build` writes them, `--check` fails if one is stale.
+"""Writes grafana/dashboards/*.json: `python -m grafana.build`; `--check` fails if one is stale.
 
-Standard library and the catalogue only. Grafana loads the files as they are (grafana/provisioning);
-they are not to be edited there.
+Imports only the standard library and the catalogue. Grafana loads the files unchanged (grafana/provisioning): do not edit them
+there.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ DASHBOARDS = {"run.json": RUN, "devices.json": DEVICES, "operations.json": OPERA
 
 
 def text_of(dashboard: Dashboard) -> str:
-    """As it is committed: a line for each value, so that a change can be read."""
+    """The JSON as committed: one value per line, so that diffs can be read."""
     return json.dumps(dashboard.json(), indent=1, ensure_ascii=False) + "\n"
 
 
 def stale() -> list[str]:
-    """Names of the files that differ from what would be written now, those that nobody would write included."""
+    """Names of the files that differ from what would be written now, and of files that would not be written at all."""
     written = {path.name: path.read_text(encoding="utf-8") for path in FOLDER.glob("*.json")}
     wanted = {name: text_of(dashboard) for name, dashboard in DASHBOARDS.items()}
     return sorted(name for name in written.keys() | wanted.keys() if written.get(name) != wanted.get(name))
 
 
 def write() -> None:
-    """Write every dashboard; files that belong to none are removed."""
+    """Writes every dashboard and removes files that belong to none."""
     FOLDER.mkdir(exist_ok=True)
     for path in FOLDER.glob("*.json"):
         if path.name not in DASHBOARDS:
@@ -42,7 +42,7 @@ def write() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """0 when the dashboards are (now) fresh, 1 when `--check` finds one stale, 2 for arguments that it does not know."""
+    """Exit code: 0 if the dashboards are fresh now, 1 if `--check` finds one stale, 2 for unknown arguments."""
     if arguments not in ([], ["--check"]):
         print(f"usage: python -m grafana.build [--check], got {' '.join(arguments)}", file=sys.stderr)
         return 2

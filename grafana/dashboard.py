@@ -1,4 +1,4 @@
-"""Rows of panels in, a whole dashboard in Grafana's classic JSON out: grid, variables, annotations, links."""
+"""Assembles a dashboard in Grafana's classic JSON: grid, variables, annotations, links."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from trainer.metrics.catalogue.run import CHECKPOINT_TIME, RESTARTS, RUN_INFO, S
 from trainer.metrics.catalogue.stages import STAGES
 from trainer.metrics.catalogue.training import EVALUATIONS
 
-# The newest schema of Grafana's classic dashboards; 13 reads it and turns it into its own in memory.
+# The latest schema of Grafana's classic dashboards; Grafana 13 reads it and migrates it in memory.
 SCHEMA_VERSION = 42
 TAG = "draftscope"
 WEB_APP = "http://127.0.0.1:8400"
 ALL: Json = {"text": ["All"], "value": ["$__all"]}
-# In the query of an annotation: no more often than Prometheus scrapes.
+# Step of annotation queries: the scrape interval.
 STEP = "5s"
 
 
@@ -34,7 +34,7 @@ class Dashboard:
     description: str
     rows: Sequence[Row]
     choices: Sequence[str]
-    """Names of the variables beside data source, job, run and instance: `stage`, `gpu`."""
+    """Variables besides data source, job, run and instance: `stage`, `gpu`."""
 
     def json(self) -> Json:
         return {
@@ -57,7 +57,7 @@ class Dashboard:
 
 
 def place(rows: Sequence[Row]) -> list[Json]:
-    """Panels from left to right and from top to bottom, each row below its title; ids count from 1."""
+    """Lays out panels left to right and top to bottom, each row below its title; ids count from 1."""
     placed: list[Json] = []
     y = 0
     for row in rows:
@@ -77,10 +77,10 @@ def _links() -> list[Json]:
     others = {
         "type": "dashboards",
         "title": "Draftscope",
-        "tooltip": "The other dashboards, of the same run and time",
+        "tooltip": "The other dashboards, for the same run and time range",
         "tags": [TAG],
     }
-    app = {"type": "link", "title": "Web app: curves against the step", "tooltip": "The run's own record, every step of it"}
+    app = {"type": "link", "title": "Web app: curves by step", "tooltip": "Every step, from the run's own record"}
     return [
         {**others, "asDropdown": False, "includeVars": True, "keepTime": True, "icon": "external link", "targetBlank": False},
         {
@@ -97,12 +97,12 @@ def _links() -> list[Json]:
 
 
 def run_link() -> Json:
-    """From a curve to its run in the web app; the series must carry `run_id`."""
+    """Link from a curve to its run in the web app; the series must carry `run_id`."""
     url = "${webapp:raw}/runs/${__field.labels.run_id}"
-    return {"title": "This run in the web app, against the step", "url": url, "targetBlank": True}
+    return {"title": "This run in the web app", "url": url, "targetBlank": True}
 
 
-# Known beforehand, so that they stand in the order of the road; Prometheus would tell them in that of the alphabet.
+# Listed here to keep the pipeline's order; Prometheus would sort them by name.
 _STAGE: Json = {
     "name": "stage",
     "label": "Stage",
@@ -133,14 +133,14 @@ def _variables(choices: Sequence[str]) -> list[Json]:
             **_choice("job", "Job", f"label_values({RUN_INFO.full_name}, job)"),
             "current": {"text": [TAG], "value": [TAG]},
         },
-        # Ids begin with the time, so that the newest comes first.
+        # Ids begin with the time: the latest run comes first.
         _choice("run", "Run", f"label_values({runs}, run_id)", sort=2),
         _choice("instance", "Instance", f"label_values({instances}, instance)"),
         *(known[name] for name in choices),
         {
             "name": "webapp",
             "label": "Web app",
-            "description": "Where the dashboard that draws against the step is served.",
+            "description": "Address of the web app, which plots curves by step.",
             "type": "textbox",
             "query": WEB_APP,
             "current": {"text": WEB_APP, "value": WEB_APP},
@@ -149,7 +149,7 @@ def _variables(choices: Sequence[str]) -> list[Json]:
 
 
 def _choice(name: str, label: str, query: str, sort: int = 1) -> Json:
-    """Several of what Prometheus knows, or all; asked again when the time range changes."""
+    """A multi-value variable with values from Prometheus, refreshed when the time range changes."""
     return {
         "name": name,
         "label": label,
@@ -171,7 +171,7 @@ def _annotations() -> list[Json]:
     done = increase(EVALUATIONS, 'outcome="done"', over="$__rate_interval")
     firing = f'{ALERTS.full_name}{{{OURS}, alertstate="firing"}}'
     return [
-        # Grafana takes such a value for milliseconds.
+        # With useValueForTime Grafana reads values as milliseconds.
         _marks("Checkpoints", "#56B4E9", f"{by('max', 'run_id', written)} * 1000", "Checkpoint of {{run_id}}", at_value=True),
         _marks("Resumes", "#F0E442", f"{by('max', 'run_id', resumed)} * 1000", "{{run_id}} was resumed", at_value=True),
         _marks("Evaluations", "#009E73", f"{by('sum', 'run_id', done)} > 0", "{{run_id}} was evaluated"),
@@ -180,7 +180,7 @@ def _annotations() -> list[Json]:
 
 
 def _marks(name: str, color: str, expr: str, title: str, *, text: str = "", tags: str = "", at_value: bool = False) -> Json:
-    """Where `expr` is above 0; or, `at_value`, at the times that its values say."""
+    """Marks the times at which `expr` has a value or, with `at_value`, the times that its values are."""
     return {
         "name": name,
         "datasource": DATASOURCE,

@@ -1,6 +1,6 @@
-"""The catalogue in, the dashboard *Devices* out: this process and its GPUs, what they do, and what ails them.
+"""The dashboard *Devices*: the trainer's process and its GPUs: load, memory, power and health.
 
-The process comes first: a laptop without a GPU sees no empty page, and every panel about GPUs says why it is empty.
+The process comes first, so that a laptop without a GPU sees no empty page; every GPU panel says why it is empty.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _EACH = "{{instance}}"
 
 
 def _gauge(title: str, *metrics_: Metric, no_data: str = reasons.NO_GPU, note: str = "", **more: Any) -> Panel:
-    """A curve for each GPU; where there are several metrics, the legend begins with the name of each."""
+    """A curve for each GPU; with several metrics, the legend begins with the name of each."""
     first = metrics_[0]
     limits = {"min": 0, "max": 1} if first.unit == "ratio" else {"min": 0}
     targets = []
@@ -42,13 +42,13 @@ def _short(metric: Metric) -> str:
 
 
 def _count(title: str, metric: Metric, no_data: str, width: int, bad: str = RED) -> Panel:
-    """How much a counter rose in the time shown, for each GPU."""
+    """How much a counter rose in the selected time range, for each GPU."""
     target = Target(by("sum", _OF_GPU, increase(metric, _GPU)), _NAME, newest=True)
     return stat(
         title,
         target,
         shows=[metric],
-        note="Within the time shown.",
+        note="Within the selected time range.",
         unit=NUMBER,
         decimals=0,
         no_data=no_data,
@@ -58,11 +58,11 @@ def _count(title: str, metric: Metric, no_data: str, width: int, bad: str = RED)
 
 
 def _throttled() -> Panel:
-    """A line for each GPU: 0 at full clock, else the gravest reason."""
-    reasons_by_gravity = ("other", "power_cap", "thermal", "power_brake", "hardware")
+    """A line for each GPU: 0 at full clock, else the number of the most severe reason."""
+    by_severity = ("other", "power_cap", "thermal", "power_brake", "hardware")
     cases = " or ".join(
         f"{place} * {select(gpu_metrics.GPU_THROTTLED, f'reason={chr(34)}{reason}{chr(34)}', _GPU)}"
-        for place, reason in enumerate(reasons_by_gravity, start=1)
+        for place, reason in enumerate(by_severity, start=1)
     )
     words = {
         0: ("full clock", GREEN),
@@ -73,7 +73,7 @@ def _throttled() -> Panel:
         5: ("hardware", RED),
     }
     target = Target(by("max", _OF_GPU, of_run(f"max by (job, instance, rank, gpu) ({cases})")), _NAME)
-    return ribbon("Slowed by", target, shows=[gpu_metrics.GPU_THROTTLED], no_data=reasons.NO_GPU, words=words)
+    return ribbon("Throttled by", target, shows=[gpu_metrics.GPU_THROTTLED], no_data=reasons.NO_GPU, words=words)
 
 
 _SAMPLER = (("no figures", ORANGE), ("figures", GREEN))
@@ -117,7 +117,7 @@ _TRUST = Row(
             width=6,
         ),
         table(
-            "Read through",
+            "GPU library",
             Target(values(gpu_metrics.GPU_BACKEND), newest=True, table=True),
             shows=[gpu_metrics.GPU_BACKEND],
             no_data=reasons.NO_RUN,
@@ -130,7 +130,7 @@ _TRUST = Row(
             "Age of the figures",
             Target(by("max", "instance", age(gpu_metrics.GPU_SAMPLE_TIME)), _EACH),
             shows=[gpu_metrics.GPU_SAMPLE_TIME],
-            note="Rises while the driver does not answer; --watch.gpu-seconds says how often it is asked.",
+            note="Rises while the driver does not answer; --watch.gpu-seconds sets the interval.",
             unit=unit_of(gpu_metrics.GPU_SAMPLE_TIME),
             min=0,
             no_data=reasons.NO_GPU,
@@ -138,9 +138,9 @@ _TRUST = Row(
             height=4,
         ),
         lines(
-            "What a look takes, looks that failed",
-            Target(by("max", "instance", values(gpu_metrics.GPU_SAMPLE_SECONDS)), "takes {{instance}}"),
-            Target(by("sum", "instance", rate(gpu_metrics.GPU_SAMPLE_ERRORS)), "failed a second {{instance}}"),
+            "Time per reading, failed readings",
+            Target(by("max", "instance", values(gpu_metrics.GPU_SAMPLE_SECONDS)), "time {{instance}}"),
+            Target(by("sum", "instance", rate(gpu_metrics.GPU_SAMPLE_ERRORS)), "failures per second {{instance}}"),
             shows=[gpu_metrics.GPU_SAMPLE_SECONDS, gpu_metrics.GPU_SAMPLE_ERRORS],
             unit=unit_of(gpu_metrics.GPU_SAMPLE_SECONDS),
             min=0,
@@ -153,7 +153,7 @@ _TRUST = Row(
 
 
 def _identities() -> str:
-    """Identity and, where a stage computes on it, the stage of each GPU."""
+    """Identity of each GPU, and the stage that computes on it, if any."""
     info = of_run(select(gpu_metrics.GPU_INFO, _GPU))
     used = f"max by (job, instance, rank, gpu, stage) ({select(STAGE_DEVICE, _GPU)})"
     named = f"{used} * on (job, instance, rank, gpu) group_left (name, driver, uuid) {select(gpu_metrics.GPU_INFO, _GPU)}"
@@ -161,7 +161,7 @@ def _identities() -> str:
 
 
 _WORK = Row(
-    "Are the GPUs at work?",
+    "Are the GPUs busy?",
     [
         table(
             "GPUs, and the stages that compute on them",
@@ -171,13 +171,13 @@ _WORK = Row(
             hidden=("Value", "__name__", "job", "rank", "run_id"),
             no_data=reasons.NO_GPU,
         ),
-        _gauge("At least one kernel running", gpu_metrics.GPU_KERNEL_ACTIVE),
-        _gauge("Multiprocessors with work", gpu_metrics.GPU_SM_ACTIVE, no_data=reasons.NO_HOPPER),
-        _gauge("Occupancy of the multiprocessors", gpu_metrics.GPU_SM_OCCUPANCY, no_data=reasons.NO_HOPPER),
-        _gauge("Tensor cores at work", gpu_metrics.GPU_TENSOR_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
-        _gauge("Memory bandwidth in use", gpu_metrics.GPU_DRAM_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
-        _gauge("Traffic over PCIe", gpu_metrics.GPU_PCIE, width=6),
-        _gauge("Traffic over NVLink", gpu_metrics.GPU_NVLINK, no_data=reasons.NO_LINK, width=6),
+        _gauge("Kernel active", gpu_metrics.GPU_KERNEL_ACTIVE),
+        _gauge("SM activity", gpu_metrics.GPU_SM_ACTIVE, no_data=reasons.NO_HOPPER),
+        _gauge("SM occupancy", gpu_metrics.GPU_SM_OCCUPANCY, no_data=reasons.NO_HOPPER),
+        _gauge("Tensor core activity", gpu_metrics.GPU_TENSOR_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
+        _gauge("Memory bandwidth", gpu_metrics.GPU_DRAM_ACTIVE, no_data=reasons.NO_HOPPER, width=6),
+        _gauge("PCIe traffic", gpu_metrics.GPU_PCIE, width=6),
+        _gauge("NVLink traffic", gpu_metrics.GPU_NVLINK, no_data=reasons.NO_LINK, width=6),
     ],
 )
 
@@ -193,8 +193,8 @@ _MEMORY = Row(
             no_data=reasons.NO_ALLOCATOR,
             width=12,
         ),
-        _count("Cache emptied to find memory", gpu_metrics.ALLOCATOR_RETRIES, reasons.NO_ALLOCATOR, 12, bad=ORANGE),
-        _count("No memory found", gpu_metrics.ALLOCATOR_OOMS, reasons.NO_ALLOCATOR, 12),
+        _count("Allocator retries", gpu_metrics.ALLOCATOR_RETRIES, reasons.NO_ALLOCATOR, 12, bad=ORANGE),
+        _count("Out of memory", gpu_metrics.ALLOCATOR_OOMS, reasons.NO_ALLOCATOR, 12),
     ],
 )
 
@@ -204,7 +204,7 @@ _HEALTH = Row(
         _throttled(),
         _gauge("Power", gpu_metrics.GPU_POWER, gpu_metrics.GPU_POWER_LIMIT),
         lines(
-            "Mean power, by the energy counter",
+            "Mean power, from the energy counter",
             Target(by("max", _OF_GPU, rate(gpu_metrics.GPU_ENERGY, _GPU)), _NAME),
             shows=[gpu_metrics.GPU_ENERGY],
             unit=rate_unit_of(gpu_metrics.GPU_ENERGY),
@@ -215,7 +215,7 @@ _HEALTH = Row(
             "Energy",
             Target(by("max", _OF_GPU, increase(gpu_metrics.GPU_ENERGY, _GPU)), _NAME, newest=True),
             shows=[gpu_metrics.GPU_ENERGY],
-            note="Within the time shown.",
+            note="Within the selected time range.",
             unit=unit_of(gpu_metrics.GPU_ENERGY),
             no_data=reasons.NO_GPU,
             width=8,
@@ -224,7 +224,7 @@ _HEALTH = Row(
         _gauge("Temperature", gpu_metrics.GPU_TEMPERATURE),
         _gauge("Clocks", gpu_metrics.GPU_CLOCK),
         lines(
-            "XID errors a second",
+            "XID errors per second",
             Target(by("sum", _OF_GPU, rate(gpu_metrics.GPU_XIDS, _GPU)), _NAME),
             shows=[gpu_metrics.GPU_XIDS],
             unit=PER_SECOND,
@@ -233,21 +233,21 @@ _HEALTH = Row(
         ),
         _count("XID errors", gpu_metrics.GPU_XIDS, reasons.NO_GPU, 8),
         stat(
-            "Newest XID",
+            "Latest XID",
             Target(by("max", _OF_GPU, f"({values(gpu_metrics.GPU_XID_CODE, _GPU)}) > 0"), _NAME, newest=True),
             shows=[gpu_metrics.GPU_XID_CODE],
             note="NVIDIA's table of XID errors says what each code means.",
             unit="none",
-            no_data=f"No XID error since the trainer began. {reasons.NO_GPU}",
+            no_data=f"No XID error since the trainer started. {reasons.NO_GPU}",
             thresholds=((None, RED),),
             width=8,
         ),
         stat(
-            "Newest XID was",
+            "Time of the latest XID",
             Target(f"{by('max', _OF_GPU, f'({values(gpu_metrics.GPU_XID_TIME, _GPU)}) > 0')} * 1000", _NAME, newest=True),
             shows=[gpu_metrics.GPU_XID_TIME],
             unit="dateTimeFromNow",
-            no_data=f"No XID error since the trainer began. {reasons.NO_GPU}",
+            no_data=f"No XID error since the trainer started. {reasons.NO_GPU}",
             thresholds=((None, RED),),
             width=8,
         ),
@@ -257,7 +257,7 @@ _HEALTH = Row(
 DEVICES = Dashboard(
     uid="draftscope-devices",
     title="Draftscope: Devices",
-    description="The trainer's process and its GPUs: what they do, whether the run fits, and what ails them.",
+    description="The trainer's process and its GPUs: load, memory, power and health.",
     rows=[_PROCESS, _TRUST, _WORK, _MEMORY, _HEALTH],
     choices=["gpu"],
 )

@@ -1,4 +1,4 @@
-"""The catalogue in, the dashboard *Operations* out: alerts, checkpoints, failures, and what watching costs."""
+"""The dashboard *Operations*: alerts, checkpoints, failures, and what watching costs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,16 @@ _ANY_IS_ODD = ((None, GREEN), (0.5, ORANGE))
 
 
 def _counts(title: str, metric: Metric, label: str, **more: Any) -> Panel:
-    """How much a counter rose in the time shown, a bar for each value of its label."""
+    """How much a counter rose in the selected time range, a bar for each value of its label."""
     target = Target(by("sum", label, increase(metric)), f"{{{{{label}}}}}", newest=True)
-    settings = {"unit": NUMBER, "decimals": 0, "min": 0, "width": 6, "note": "Within the time shown.", "no_data": no_data.NO_RUN}
+    settings = {
+        "unit": NUMBER,
+        "decimals": 0,
+        "min": 0,
+        "width": 6,
+        "note": "Within the selected time range.",
+        "no_data": no_data.NO_RUN,
+    }
     return bars(title, target, shows=[metric], **{**settings, **more})
 
 
@@ -49,7 +56,7 @@ def _rising(title: str, metric: Metric, label: str, **more: Any) -> Panel:
     return lines(title, target, shows=[metric], **{**settings, **more})
 
 
-# No run is asked for: what an alert is about may be gone, and some are about no target at all.
+# Not filtered by run: the target of an alert may be gone, and some alerts have no target.
 _ALERTED = "alertname, alertstate, severity, instance, stage, gpu"
 _FIRING = f'{ALERTS.full_name}{{{OURS}, job=~"$job|", instance=~"$instance|"}}'
 _WATCHDOG = f'{ALERTS.full_name}{{alertname="DraftscopeWatchdog", alertstate="firing"}}'
@@ -58,7 +65,7 @@ _ALERTS = Row(
     "Is anything wrong?",
     [
         stat(
-            "Answers to Prometheus",
+            "Answers scrapes",
             Target(by("min", "instance", values(UP)), _EACH, newest=True),
             shows=[UP],
             unit="none",
@@ -67,16 +74,16 @@ _ALERTS = Row(
             no_data=no_data.NO_TARGET,
         ),
         stat(
-            "Alert rules at work",
+            "Alert rules active",
             Target(f"count ({_WATCHDOG})", "rules", newest=True),
             shows=[ALERTS],
-            note="One alert, DraftscopeWatchdog, fires always and says by it that the rules are evaluated.",
+            note="The alert DraftscopeWatchdog always fires, which shows that the rules are evaluated.",
             unit="none",
             words={1: ("yes", GREEN)},
             no_data="No: Prometheus has not loaded grafana/rules/alerts.yml.",
         ),
         stat(
-            "Began",
+            "Started",
             Target(f"{by('max', 'run_id', values(run_metrics.START_TIME))} * 1000", _RUN, newest=True),
             shows=[run_metrics.START_TIME],
             unit=TIME_OF_DAY,
@@ -84,14 +91,14 @@ _ALERTS = Row(
             width=6,
         ),
         stat(
-            "Resumed before",
+            "Earlier resumes",
             Target(by("max", "run_id", values(run_metrics.RESTARTS)), _RUN, newest=True),
             shows=[run_metrics.RESTARTS],
             unit=NUMBER,
             no_data=no_data.NO_RUN,
         ),
         stat(
-            "Newest step was",
+            "Latest step",
             Target(f"{by('max', 'run_id', of_run(f'({select(LAST_STEP_TIME)} > 0)'))} * 1000", _RUN, newest=True),
             shows=[LAST_STEP_TIME],
             unit=AGO,
@@ -111,13 +118,13 @@ _ALERTS = Row(
                 "gpu": "GPU",
             },
             hidden=("Value",),
-            no_data="No alert, pending or firing.",
+            no_data="No alert is pending or firing.",
             height=6,
         ),
     ],
 )
 
-_NO_CHECKPOINT = "No checkpoint yet: --checkpoint.every says how often; the last is written at the end, or at Ctrl-C."
+_NO_CHECKPOINT = "No checkpoint yet: --checkpoint.every sets the interval; the last one is written at the end or at Ctrl-C."
 
 _CHECKPOINTS = Row(
     "Is my work safe?",
@@ -130,9 +137,9 @@ _CHECKPOINTS = Row(
                     "run_id",
                     f"{values(run_metrics.GLOBAL_STEP)} - {ON_TARGET} group_left () {select(run_metrics.CHECKPOINT_STEP)}",
                 ),
-                "lost {{run_id}}",
+                "at risk {{run_id}}",
             ),
-            Target(by("max", "run_id", of_run(f"({select(run_metrics.CHECKPOINT_EVERY)} > 0)")), "written every {{run_id}}"),
+            Target(by("max", "run_id", of_run(f"({select(run_metrics.CHECKPOINT_EVERY)} > 0)")), "interval {{run_id}}"),
             shows=[run_metrics.CHECKPOINT_STEP, run_metrics.GLOBAL_STEP, run_metrics.CHECKPOINT_EVERY],
             unit=NUMBER,
             axis="steps",
@@ -140,7 +147,7 @@ _CHECKPOINTS = Row(
             no_data=no_data.NO_RUN,
         ),
         lines(
-            "Age of the newest checkpoint",
+            "Age of the latest checkpoint",
             Target(by("max", "run_id", age(run_metrics.CHECKPOINT_TIME)), _RUN),
             shows=[run_metrics.CHECKPOINT_TIME],
             unit=unit_of(run_metrics.CHECKPOINT_TIME),
@@ -149,17 +156,17 @@ _CHECKPOINTS = Row(
         ),
         _counts("Checkpoints", run_metrics.CHECKPOINTS, "outcome", width=8),
         lines(
-            "Time to write one",
-            Target(quantile(0.5, run_metrics.CHECKPOINT_SECONDS, "run_id"), "half {{run_id}}"),
-            Target(quantile(0.95, run_metrics.CHECKPOINT_SECONDS, "run_id"), "95 % {{run_id}}"),
+            "Time to write a checkpoint",
+            Target(quantile(0.5, run_metrics.CHECKPOINT_SECONDS, "run_id"), "median {{run_id}}"),
+            Target(quantile(0.95, run_metrics.CHECKPOINT_SECONDS, "run_id"), "95th percentile {{run_id}}"),
             shows=[run_metrics.CHECKPOINT_SECONDS],
-            note="Drawn only where one was written; training goes on meanwhile.",
+            note="Plotted only when one was written; training continues meanwhile.",
             unit=unit_of(run_metrics.CHECKPOINT_SECONDS),
             min=0,
             no_data=_NO_CHECKPOINT,
         ),
         stat(
-            "Size of the newest",
+            "Size of the latest checkpoint",
             Target(by("max", "run_id", of_run(f"({select(run_metrics.CHECKPOINT_BYTES)} > 0)")), _RUN, newest=True),
             shows=[run_metrics.CHECKPOINT_BYTES],
             unit=unit_of(run_metrics.CHECKPOINT_BYTES),
@@ -168,7 +175,7 @@ _CHECKPOINTS = Row(
             height=8,
         ),
         lines(
-            "Disk",
+            "Disk space",
             Target(by("min", "instance", values(run_metrics.DISK_FREE)), "free {{instance}}"),
             Target(by("max", "instance", values(run_metrics.DISK_SIZE)), "size {{instance}}"),
             shows=[run_metrics.DISK_FREE, run_metrics.DISK_SIZE],
@@ -180,19 +187,19 @@ _CHECKPOINTS = Row(
 )
 
 _FAILURES = Row(
-    "What failed, what was left out?",
+    "What failed, and what was left out?",
     [
         _counts("Steps skipped", SKIPPED_STEPS, "reason", thresholds=_ANY_IS_ODD),
         _counts("Conversations left out", DROPPED, "reason", thresholds=_ANY_IS_ODD),
-        _counts("Messages in the log", watching_metrics.LOG_MESSAGES, "level", thresholds=_ANY_IS_ODD),
-        _counts("Errors within watching", watching_metrics.WATCH_ERRORS, "part", thresholds=_ANY_IS_BAD),
+        _counts("Log messages", watching_metrics.LOG_MESSAGES, "level", thresholds=_ANY_IS_ODD),
+        _counts("Errors in watching", watching_metrics.WATCH_ERRORS, "part", thresholds=_ANY_IS_BAD),
         _rising("Steps skipped, over time", SKIPPED_STEPS, "reason", width=6),
-        _rising("Messages, over time", watching_metrics.LOG_MESSAGES, "level", width=6),
+        _rising("Log messages, over time", watching_metrics.LOG_MESSAGES, "level", width=6),
         stat(
-            "Writes to the record that failed",
+            "Failed writes to the record",
             Target(by("sum", "run_id", increase(watching_metrics.RECORD_ERRORS)), _RUN, newest=True),
             shows=[watching_metrics.RECORD_ERRORS],
-            note="Within the time shown.",
+            note="Within the selected time range.",
             unit=NUMBER,
             decimals=0,
             thresholds=_ANY_IS_BAD,
@@ -203,11 +210,11 @@ _FAILURES = Row(
         _counts("Control requests", watching_metrics.CONTROL_REQUESTS, "action"),
         _counts("Evaluations", EVALUATIONS, "outcome"),
         lines(
-            "Time of an evaluation",
-            Target(quantile(0.5, EVALUATION_SECONDS, "run_id"), "half {{run_id}}"),
-            Target(quantile(0.95, EVALUATION_SECONDS, "run_id"), "95 % {{run_id}}"),
+            "Evaluation time",
+            Target(quantile(0.5, EVALUATION_SECONDS, "run_id"), "median {{run_id}}"),
+            Target(quantile(0.95, EVALUATION_SECONDS, "run_id"), "95th percentile {{run_id}}"),
             shows=[EVALUATION_SECONDS],
-            note="Drawn only where one ended.",
+            note="Plotted only when one ended.",
             unit=unit_of(EVALUATION_SECONDS),
             min=0,
             no_data=no_data.NO_EVALUATION,
@@ -223,10 +230,10 @@ _WATCHING = Row(
             "Time spent on watching",
             watching_metrics.WATCH_SECONDS,
             "part",
-            note="As a share of the time; `record` is the drafter's own.",
+            note="As a share of wall-clock time; `record` runs on the drafter's thread.",
         ),
         lines(
-            "Scrapes",
+            "Scrape duration",
             Target(by("max", "instance", values(SCRAPE_SECONDS)), _EACH),
             shows=[SCRAPE_SECONDS],
             unit=unit_of(SCRAPE_SECONDS),
@@ -234,14 +241,14 @@ _WATCHING = Row(
             no_data=no_data.NO_TARGET,
         ),
         lines(
-            "Series of a scrape",
+            "Series per scrape",
             Target(by("max", "instance", values(SCRAPE_SAMPLES)), _EACH),
             shows=[SCRAPE_SAMPLES],
             unit=NUMBER,
             min=0,
             no_data=no_data.NO_TARGET,
         ),
-        _counts("Requests refused", watching_metrics.HTTP_REFUSED, "reason", thresholds=_ANY_IS_ODD),
+        _counts("Refused requests", watching_metrics.HTTP_REFUSED, "reason", thresholds=_ANY_IS_ODD),
         lines(
             "Open event streams",
             Target(by("sum", "instance", values(watching_metrics.EVENT_STREAMS)), _EACH),
@@ -252,21 +259,21 @@ _WATCHING = Row(
             width=6,
         ),
         stat(
-            "Other trackers follow",
+            "Trackers up",
             Target(by("min", "instance, tracker", values(watching_metrics.TRACKER_UP)), "{{tracker}} {{instance}}", newest=True),
             shows=[watching_metrics.TRACKER_UP],
             unit="none",
             words={0: ("no", ORANGE), 1: ("yes", GREEN)},
-            no_data="No other tracker was asked for with --trackers.",
+            no_data="No other tracker was requested with --trackers.",
             width=6,
             height=8,
         ),
         _counts(
-            "Messages that trackers did not take",
+            "Lines that trackers did not accept",
             watching_metrics.TRACKER_DROPPED,
             "tracker",
             thresholds=_ANY_IS_ODD,
-            no_data="No other tracker was asked for with --trackers.",
+            no_data="No other tracker was requested with --trackers.",
         ),
         table(
             "Versions",
@@ -282,7 +289,7 @@ _WATCHING = Row(
 OPERATIONS = Dashboard(
     uid="draftscope-operations",
     title="Draftscope: Operations",
-    description="Alerts, checkpoints, what failed or was left out, and what watching costs.",
+    description="Alerts, checkpoints, failures, and what watching costs.",
     rows=[_ALERTS, _CHECKPOINTS, _FAILURES, _WATCHING],
     choices=[],
 )

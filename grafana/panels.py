@@ -1,6 +1,6 @@
-"""Titles and queries in, the panels of a dashboard in Grafana's classic JSON out.
+"""Panels in Grafana's classic JSON, from titles and queries.
 
-Nothing here knows a metric. A panel says in its description which series it shows, and in `no_data` why it may show none.
+This module knows no metric. A panel's description lists the series it shows; `no_data` says why it may be empty.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ Json = dict[str, Any]
 
 DATASOURCE: Json = {"type": "prometheus", "uid": "${datasource}"}
 COLUMNS = 24
-# Blue, orange, pink, green, grey: told apart by colour-blind people as well (Okabe and Ito).
+# Okabe and Ito's palette, which colour-blind people can tell apart.
 BLUE, ORANGE, PINK, GREEN, GREY, RED = "#0072B2", "#E69F00", "#CC79A7", "#009E73", "#999999", "#D55E00"
 
 
 @dataclass(frozen=True)
 class Target:
-    """One query. `legend` may hold labels: `{{stage}}`. `newest` asks for the last value alone, `table` for labels as columns."""
+    """One query. `legend` may contain labels: `{{stage}}`. `newest` asks for the last value only, `table` for labels as columns."""
 
     expr: str
     legend: str = "__auto"
@@ -44,7 +44,7 @@ class Target:
 
 @dataclass(frozen=True, kw_only=True)
 class Panel:
-    """One panel. `height` and `width` are Grafana's grid units, 24 to a line; `colors` are by legend, as regular expressions."""
+    """One panel. `height` and `width` are in Grafana's grid units, 24 to a row; `colors` maps legend patterns to colours."""
 
     type: str
     title: str
@@ -59,7 +59,7 @@ class Panel:
     max: float | None = None
     decimals: int | None = None
     words: Mapping[int, tuple[str, str]] = field(default_factory=dict)
-    """Numbers that are shown as a word in a colour."""
+    """Numbers that are shown as a coloured word."""
     colors: Mapping[str, str] = field(default_factory=dict)
     ref_colors: Mapping[str, str] = field(default_factory=dict)
     thresholds: Sequence[tuple[float | None, str]] = ((None, BLUE),)
@@ -87,7 +87,7 @@ class Panel:
 
     @property
     def description(self) -> str:
-        """The question, what else there is to know, and every series by its full name."""
+        """The question, the note, and every series by its full name."""
         named = [f"`{series.full_name}`: {series.help}" for series in self.shows]
         return "\n\n".join([self.shows[0].question, *([self.note] if self.note else []), *named])
 
@@ -122,7 +122,7 @@ def _mapping(words: Mapping[int, tuple[str, str]]) -> Json:
 
 
 def lines(title: str, *targets: Target, axis: str = "", stacked: bool = False, logarithmic: bool = False, **more: Any) -> Panel:
-    """Curves over time; `stacked` ones fill what they add up to."""
+    """Curves over time; `stacked` ones are filled areas that add up."""
     custom = {
         "drawStyle": "line",
         "lineInterpolation": "stepAfter" if stacked else "linear",
@@ -142,7 +142,7 @@ def lines(title: str, *targets: Target, axis: str = "", stacked: bool = False, l
 
 
 def stat(title: str, *targets: Target, name_alone: bool = False, filled: bool = False, **more: Any) -> Panel:
-    """The newest value, large; `name_alone` shows the legend instead."""
+    """The latest value in large type; `name_alone` shows the legend instead."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "auto",
@@ -158,7 +158,7 @@ def stat(title: str, *targets: Target, name_alone: bool = False, filled: bool = 
 
 
 def bars(title: str, *targets: Target, **more: Any) -> Panel:
-    """The newest value of each series as a bar with its name and number."""
+    """The latest value of each series as a bar with its name and number."""
     options = {
         "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
         "orientation": "horizontal",
@@ -176,7 +176,7 @@ def bars(title: str, *targets: Target, **more: Any) -> Panel:
 
 
 def ribbon(title: str, *targets: Target, **more: Any) -> Panel:
-    """Coloured words along the time, one line for each series."""
+    """Coloured words on a time axis, one line for each series."""
     options = {
         "mergeValues": True,
         "showValue": "auto",
@@ -191,7 +191,7 @@ def ribbon(title: str, *targets: Target, **more: Any) -> Panel:
 
 
 def table(title: str, *targets: Target, columns: Mapping[str, str], hidden: Sequence[str] = (), **more: Any) -> Panel:
-    """The labels of the newest series as rows. `columns` are labels and their headings, in order; `hidden` ones are left out."""
+    """The labels of the latest series as rows. `columns` maps labels to headings, in order; `hidden` labels are left out."""
     organize = {
         "excludeByName": dict.fromkeys(("Time", *hidden), True),
         "indexByName": {name: place for place, name in enumerate(columns)},

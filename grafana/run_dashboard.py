@@ -1,4 +1,4 @@
-"""The catalogue in, the dashboard *Run* out: is it learning, how fast is it, what holds it back?"""
+"""The dashboard *Run*: is it learning, how fast is it, and what holds it back?"""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ def _newest(metric: Metric, legend: str = "{{run_id}}") -> Target:
     return Target(by("max", "run_id", values(metric)), legend, newest=True)
 
 
-def _who_held_it() -> Panel:
-    """A number for each verdict; where a stage holds the run back, one for each stage."""
+def _limits_over_time() -> Panel:
+    """A number for each verdict, and one for each stage that holds the run back."""
     cases: list[tuple[str, ...]] = []
     words: dict[int, tuple[str, str]] = {}
     for state in VERDICT_STATES:
@@ -57,7 +57,7 @@ def _who_held_it() -> Panel:
             words[len(cases)] = (f"{stage} holds it" if stage else state.replace("_", " "), color)
     number = by("max", "run_id, instance", chosen_number(VERDICT, cases))
     target = Target(number, "{{run_id}} {{instance}}")
-    return ribbon("Who held the run back, and when", target, shows=[VERDICT], no_data=no_data.NO_RUN, words=words)
+    return ribbon("What held the run back, and when", target, shows=[VERDICT], no_data=no_data.NO_RUN, words=words)
 
 
 def _state() -> Panel:
@@ -69,7 +69,7 @@ def _state() -> Panel:
 
 def _curve(metric: Metric, title: str, unit: str, **more: Any) -> Panel:
     target = Target(by("avg", "run_id", values(metric)), "{{run_id}}")
-    settings = {"note": no_data.AGAINST_TIME, "no_data": no_data.NO_STEP, "link": run_link(), **more}
+    settings = {"note": no_data.OVER_TIME, "no_data": no_data.NO_STEP, "link": run_link(), **more}
     return lines(title, target, shows=[metric], unit=unit, **settings)
 
 
@@ -80,9 +80,9 @@ _VERDICT = stat(
         for states in (no_data.BAD_VERDICTS, no_data.ODD_VERDICTS, no_data.GOOD_VERDICTS)
     ),
     shows=[VERDICT_WORDS, VERDICT],
-    note="The words that the sentence of `/status` begins with.",
+    note="The opening words of the sentence in `/status`.",
     unit="none",
-    no_data=f"No verdict. {no_data.RULES_LACK} {no_data.NO_RUN}",
+    no_data=f"No verdict. {no_data.LOAD_RULES} {no_data.NO_RUN}",
     ref_colors={"A": RED, "B": ORANGE, "C": GREEN},
     name_alone=True,
     filled=True,
@@ -95,11 +95,11 @@ _NOW = Row(
         _VERDICT,
         stat("Progress", _newest(PROGRESS), shows=[PROGRESS], no_data=no_data.NO_RUN, **_RATIO),
         stat(
-            "Time to go",
+            "Time left",
             _newest(REMAINING),
             shows=[REMAINING],
             unit=unit_of(REMAINING),
-            no_data="No pace: the run has not got on in the last minute, or has ended.",
+            no_data="Speed unknown: the run made no step in the last minute, or has ended.",
         ),
         stat(
             "Step",
@@ -123,7 +123,7 @@ _NOW = Row(
             "Busiest stage",
             Target(values(HOLDING_STAGE), "{{stage}}", newest=True),
             shows=[HOLDING_STAGE],
-            no_data=f"No stage at work. {no_data.RULES_LACK}",
+            no_data=f"No stage is active. {no_data.LOAD_RULES}",
             **_RATIO,
         ),
         stat(
@@ -138,12 +138,12 @@ _NOW = Row(
             "Device time lost",
             Target(by("sum", "run_id", increase(LOST_DEVICE_SECONDS)), "{{run_id}}", newest=True),
             shows=[LOST_DEVICE_SECONDS],
-            note="Within the time shown.",
+            note="Within the selected time range.",
             unit=unit_of(LOST_DEVICE_SECONDS),
             no_data=no_data.NO_RUN,
         ),
         run_rows.STRIP,
-        _who_held_it(),
+        _limits_over_time(),
         _state(),
     ],
 )
@@ -157,12 +157,12 @@ _ACCEPTANCE = (
 _LEARNING = Row(
     "Is it learning?",
     [
-        _curve(LOSS, "Loss, against time", "none", width=12),
+        _curve(LOSS, "Loss over time", "none", width=12),
         lines(
             "Acceptance length, estimated and measured",
             *(Target(by("avg", "run_id", values(metric)), f"{name} {{{{run_id}}}}") for name, metric in _ACCEPTANCE),
             shows=[metric for _, metric in _ACCEPTANCE],
-            note=no_data.AGAINST_TIME,
+            note=no_data.OVER_TIME,
             axis="tokens per round",
             unit=unit_of(MEASURED_ACCEPTANCE),
             colors={"^estimated": BLUE, "^held out": ORANGE, "^measured": GREEN},
@@ -171,7 +171,7 @@ _LEARNING = Row(
             width=12,
         ),
         lines(
-            "Right by position, estimated",
+            "Accuracy by position, estimated",
             Target(by("avg", "run_id, position", values(POSITION_ACCURACY)), "{{position}} {{run_id}}"),
             shows=[POSITION_ACCURACY],
             no_data=no_data.NO_STEP,
@@ -179,7 +179,7 @@ _LEARNING = Row(
             **_RATIO,
         ),
         lines(
-            "Kept by position, measured",
+            "Acceptance by position, measured",
             Target(by("avg", "run_id, position", values(MEASURED_POSITION)), "{{position}} {{run_id}}"),
             shows=[MEASURED_POSITION],
             no_data=no_data.NO_EVALUATION,
@@ -189,7 +189,7 @@ _LEARNING = Row(
         _curve(LEARNING_RATE, "Learning rate", SCIENTIFIC),
         _curve(GRAD_NORM, "Gradient norm", "none", logarithmic=True),
         stat(
-            "Measured at step",
+            "Latest evaluation at step",
             _newest(EVALUATION_STEP),
             shows=[EVALUATION_STEP],
             unit=NUMBER,
@@ -197,11 +197,11 @@ _LEARNING = Row(
             height=8,
         ),
         stat(
-            "Measured on",
+            "Evaluated on",
             Target(by("sum", "run_id", increase(EVALUATION_ROUNDS)), "rounds", newest=True),
             Target(by("sum", "run_id", increase(EVALUATION_ACCEPTED)), "draft tokens kept", newest=True),
             shows=[EVALUATION_ROUNDS, EVALUATION_ACCEPTED],
-            note="Within the time shown.",
+            note="Within the selected time range.",
             unit=NUMBER,
             decimals=0,
             no_data=no_data.NO_EVALUATION,
@@ -213,7 +213,7 @@ _LEARNING = Row(
 RUN = Dashboard(
     uid="draftscope-run",
     title="Draftscope: Run",
-    description=f"Is it learning, how fast, and what holds it back? {no_data.AGAINST_TIME}",
+    description=f"Is it learning, how fast, and what holds it back? {no_data.OVER_TIME}",
     rows=[_NOW, _LEARNING, run_rows.PACE, run_rows.STAGES, run_rows.QUEUES],
     choices=["stage"],
 )

@@ -1,4 +1,4 @@
-"""The catalogue in, the rows of the dashboard *Run* about speed, stages and queues out."""
+"""Rows of the dashboard *Run*: speed, stages and queues."""
 
 from __future__ import annotations
 
@@ -32,61 +32,61 @@ PACE = Row(
     "How fast?",
     [
         lines(
-            "Tokens a second",
+            "Tokens per second",
             Target(by("sum", "run_id, kind", rate(TOKENS)), "{{kind}} {{run_id}}"),
             shows=[TOKENS],
-            axis="tokens a second",
+            axis="tokens per second",
             unit=rate_unit_of(TOKENS),
             min=0,
             no_data=no_data.NO_STEP,
         ),
         lines(
-            "Steps a second",
+            "Steps per second",
             Target(by("sum", "run_id", rate(STEPS)), "now {{run_id}}"),
-            Target(by("sum", "run_id", values(STEPS_RATE)), "5 minutes {{run_id}}"),
-            Target(by("sum", "run_id", values(STEPS_MEDIAN)), "its own median {{run_id}}"),
+            Target(by("sum", "run_id", values(STEPS_RATE)), "over 5 minutes {{run_id}}"),
+            Target(by("sum", "run_id", values(STEPS_MEDIAN)), "6 h median {{run_id}}"),
             shows=[STEPS, STEPS_RATE, STEPS_MEDIAN],
-            axis="steps a second",
+            axis="steps per second",
             unit=rate_unit_of(STEPS),
-            colors={"^its own median": GREY},
+            colors={"^6 h median": GREY},
             min=0,
             no_data=no_data.NO_STEP,
         ),
         lines(
-            "Time of a step",
+            "Step time",
             Target(_STEP_MEAN, "mean {{run_id}}"),
-            Target(quantile(0.5, STEP_SECONDS, "run_id"), "half {{run_id}}"),
-            Target(quantile(0.95, STEP_SECONDS, "run_id"), "95 % {{run_id}}"),
+            Target(quantile(0.5, STEP_SECONDS, "run_id"), "median {{run_id}}"),
+            Target(quantile(0.95, STEP_SECONDS, "run_id"), "95th percentile {{run_id}}"),
             shows=[STEP_SECONDS],
-            note="Half and 95 % of the steps took at most so long, as exactly as buckets tell.",
+            note="Median and 95th percentile are estimated from histogram buckets.",
             unit=unit_of(STEP_SECONDS),
             min=0,
             no_data=no_data.NO_STEP,
         ),
         lines(
-            "Conversations a second",
+            "Conversations per second",
             Target(by("sum", "run_id", rate(SAMPLES)), "{{run_id}}"),
             shows=[SAMPLES],
-            axis="conversations a second",
+            axis="conversations per second",
             unit=rate_unit_of(SAMPLES),
             min=0,
             no_data=no_data.NO_STEP,
         ),
         lines(
-            "Items a second, by stage",
+            "Items per second, by stage",
             Target(by("sum", "run_id, stage", rate(STAGE_ITEMS, _STAGE)), "{{stage}} {{run_id}}"),
             shows=[STAGE_ITEMS],
-            axis="items a second",
+            axis="items per second",
             unit=PER_SECOND,
             colors=_OF_STAGE,
             min=0,
             no_data=no_data.NO_RUN,
         ),
         lines(
-            "Devices that wait",
+            "Drafter devices waiting",
             Target(by("sum", "run_id", rate(LOST_DEVICE_SECONDS)), "{{run_id}}"),
             shows=[LOST_DEVICE_SECONDS],
-            note="Its rate: 1 where one drafter device does nothing but wait.",
+            note="The rate of this counter: 1 means that one drafter device does nothing but wait.",
             axis="drafter devices",
             unit=NUMBER,
             min=0,
@@ -97,7 +97,7 @@ PACE = Row(
 
 
 def _share(state: str) -> str:
-    """Of the time of a stage's threads, over all chosen runs, so that the shares add up to 1 whatever is chosen."""
+    """Share of a stage's thread time, over all selected runs, so that the shares add up to 1 whatever is selected."""
     spent, time = rate(STAGE_SECONDS, f'state="{state}"', _STAGE), rate(STAGE_SECONDS, _STAGE)
     return f"sum ({spent}) / (sum ({time}) > 0)"
 
@@ -111,13 +111,13 @@ STRIP = lines(
     "$stage",
     *(Target(_share(state), state.replace("_", " for ")) for state in _SHARES),
     shows=[STAGE_SECONDS],
-    note="Where the time of this stage's threads goes, over all chosen runs; the shares add up to 100 %.",
+    note="How the threads of this stage spend their time, over all selected runs; the shares add up to 100 %.",
     stacked=True,
     unit="percentunit",
     min=0,
     max=1,
     colors={f"^{state.replace('_', ' for ')}": color for state, color in _SHARES.items()},
-    no_data="No thread of this stage in this time: it has ended, or there is no such run.",
+    no_data="No thread of this stage in the selected time range: it has ended, or no run matches.",
     width=24,
     height=6,
     repeat="stage",
@@ -127,7 +127,7 @@ STAGES = Row(
     "What holds it back?",
     [
         lines(
-            "Busy, by stage",
+            "Busy share, by stage",
             Target(_busy(), "{{stage}} {{run_id}}"),
             shows=[STAGE_SECONDS],
             note="The busiest stage holds the run back.",
@@ -139,7 +139,7 @@ STAGES = Row(
             width=6,
         ),
         lines(
-            "Since a stage last got on",
+            "Time since progress, by stage",
             Target(by("max", "run_id, stage", values(STAGE_IDLE, _STAGE)), "{{stage}} {{run_id}}"),
             shows=[STAGE_IDLE],
             unit=unit_of(STAGE_IDLE),
@@ -149,20 +149,20 @@ STAGES = Row(
             width=6,
         ),
         lines(
-            "Time of an item, by stage",
-            Target(quantile(0.5, STAGE_ITEM_SECONDS, "run_id, stage", _STAGE), "{{stage}}, half {{run_id}}"),
-            Target(quantile(0.95, STAGE_ITEM_SECONDS, "run_id, stage", _STAGE), "{{stage}}, 95 % {{run_id}}"),
+            "Time per item, by stage",
+            Target(quantile(0.5, STAGE_ITEM_SECONDS, "run_id, stage", _STAGE), "{{stage}} median {{run_id}}"),
+            Target(quantile(0.95, STAGE_ITEM_SECONDS, "run_id, stage", _STAGE), "{{stage}} 95th percentile {{run_id}}"),
             shows=[STAGE_ITEM_SECONDS],
-            note="Half and 95 % of the items took at most so long, as exactly as buckets tell.",
+            note="Median and 95th percentile are estimated from histogram buckets.",
             unit=unit_of(STAGE_ITEM_SECONDS),
             min=0,
-            no_data="No item in this time, or no such run.",
+            no_data="No item in the selected time range, or no run matches.",
             width=6,
         ),
         bars(
             "Threads",
             Target(by("sum", "stage", values(STAGE_THREADS, _STAGE)), "{{stage}}", newest=True),
-            Target(by("sum", "stage", values(STAGE_RUNNING, _STAGE)), "{{stage}}, not ended", newest=True),
+            Target(by("sum", "stage", values(STAGE_RUNNING, _STAGE)), "{{stage}}, running", newest=True),
             shows=[STAGE_THREADS, STAGE_RUNNING],
             unit=NUMBER,
             min=0,
@@ -176,17 +176,17 @@ QUEUES = Row(
     "Where does work pile up?",
     [
         lines(
-            "How full the queues are",
+            "Queue fill",
             Target(by("avg", "run_id, queue", of_run(_FILL)), "{{queue}} {{run_id}}"),
             shows=[QUEUE_ITEMS, QUEUE_CAPACITY_ITEMS],
-            note="A full queue waits for the stage after it, an empty one for the stage before it.",
+            note="A full queue means that the stage after it is slower, an empty one that the stage before it is.",
             unit="percentunit",
             min=0,
             max=1,
             no_data=no_data.NO_RUN,
         ),
         lines(
-            "Items that wait",
+            "Items in queues",
             Target(by("sum", "run_id, queue", values(QUEUE_ITEMS)), "{{queue}} {{run_id}}"),
             shows=[QUEUE_ITEMS],
             unit=NUMBER,
@@ -196,7 +196,7 @@ QUEUES = Row(
         lines(
             "Memory in flight",
             Target(by("sum", "run_id, queue", values(QUEUE_BYTES)), "{{queue}} {{run_id}}"),
-            Target(by("sum", "run_id, queue", values(QUEUE_CAPACITY_BYTES)), "{{queue}} at most {{run_id}}"),
+            Target(by("sum", "run_id, queue", values(QUEUE_CAPACITY_BYTES)), "{{queue}} limit {{run_id}}"),
             shows=[QUEUE_BYTES, QUEUE_CAPACITY_BYTES],
             unit=unit_of(QUEUE_BYTES),
             min=0,

@@ -1,4 +1,4 @@
-"""A unit of the catalogue in, Grafana's name for it out."""
+"""Grafana's names for the units of the catalogue."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ _UNITS = {
     "hertz": "hertz",
     "bytes_per_second": "Bps",
 }
-# Seconds a second are a share of the time, joules a second are watts.
+# Seconds per second are a share of time, joules per second are watts.
 _RATES = {"seconds": "percentunit", "joules": "watt", "bytes": "Bps"}
 
 
 def unit_of(series: Series) -> str:
-    """For the value itself. `KeyError` for a unit that nobody has thought of."""
+    """Grafana's unit for a value. `KeyError` for a unit without one."""
     return _UNITS[series.unit]
 
 
 def rate_unit_of(series: Series) -> str:
-    """For a counter's rise a second."""
+    """Grafana's unit for a counter's rate."""
     return _RATES.get(series.unit, PER_SECOND)

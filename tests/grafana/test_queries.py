@@ -39,8 +39,8 @@ WINDOW, SHOWN = "4s", 180
 RULES = ROOT / "grafana" / "rules"
 
 # Rows of Devices, and panels, that the run on a CPU cannot fill.
-OF_GPUS = ("Can the GPU figures be trusted?", "Are the GPUs at work?", "Does it fit?", "Power, clocks, health")
-OF_TRACKERS = ("Other trackers follow", "Messages that trackers did not take")
+OF_GPUS = ("Can the GPU figures be trusted?", "Are the GPUs busy?", "Does it fit?", "Power, clocks, health")
+OF_TRACKERS = ("Trackers up", "Lines that trackers did not accept")
 # Panel, query: why the run that is watched has nothing to show there.
 EMPTY = {
     "Draftscope: Run / Verdict / A": "nothing bad happens to this run",
