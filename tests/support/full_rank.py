@@ -67,7 +67,7 @@ def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Li
     exporter, record = Exporter(CollectorRegistry(), str(FACTS["id"])), RunRecord(folder, 0)
     live = Live(FACTS, exporter, record)
     stages, figures = SimpleNamespace(read=_stages, read_queues=_queues), _gpus(gpus)
-    sampler = Sampler(live, exporter, record, WatchConfig(), gpus=SimpleNamespace(reading=figures))  # type: ignore[arg-type]
+    sampler = Sampler(live, exporter, record, WatchConfig(), gpus=SimpleNamespace(snapshot=figures))  # type: ignore[arg-type]
     exporter.register(lambda: log_samples(3, 0))
     if begun:
         sampler.attach(stages)  # type: ignore[arg-type]
