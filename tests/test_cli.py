@@ -314,7 +314,7 @@ def test_nothing_is_said_of_none() -> None:
         ("train --target tiny --data demo --dataset.max-length 7", "--dataset.max-length must be at least 8 tokens, got 7"),
         (
             "train --target tiny --data demo --resume a --from b",
-            "--from must be left out with --resume: a run goes on from its own checkpoint, got 'b'",
+            "--from must be left out with --resume: a run continues from its own checkpoint, got 'b'",
         ),
     ],
 )

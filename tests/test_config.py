@@ -54,7 +54,7 @@ WRONG: dict[str, list[tuple[Any, str]]] = {
     "checkpoint.every": [(-1, "0 or more steps")],
     "checkpoint.keep": [(0, "at least 1")],
     "watch.host": [
-        (host, "a loopback address such as 127.0.0.1, or any of yours with --watch.token-file")
+        (host, "a loopback address such as 127.0.0.1, or another address of this machine with --watch.token-file")
         for host in ("0.0.0.0", "::", "192.168.1.2", "", "127.evil.example", "example.com")
     ],
     "watch.port": [(-2, "from -1 to 65535"), (65536, "from -1 to 65535")],
@@ -109,18 +109,21 @@ def config_with(name: str, value: Any) -> TrainConfig:
     return TrainConfig(**given, **{part: kind(**{field: value})})
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "way_out"), [(name, value, way_out) for name, cases in WRONG.items() for value, way_out in cases]
-)
-def test_a_wrong_value_is_told_with_its_flag_and_the_way_out(name: str, value: Any, way_out: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def message_of(name: str, value: Any) -> str:
+    """What a wrong value is refused with, "" where it is taken."""
+    try:
         config_with(name, value)
-    message = str(caught.value)
-    assert flag_of(name) in message
-    assert repr(value) in message
-    assert " must be " in message
-    assert way_out in message
-    assert "\n" not in message
+    except ConfigError as error:
+        return str(error)
+    return ""
+
+
+def test_a_wrong_value_is_told_with_its_flag_and_the_way_out() -> None:
+    def is_told(message: str, name: str, value: Any, way_out: str) -> bool:
+        return all(part in message for part in (flag_of(name), repr(value), " must be ", way_out)) and "\n" not in message
+
+    cases = [(name, value, way_out) for name, listed in WRONG.items() for value, way_out in listed]
+    assert [(*case, said) for case in cases if not is_told(said := message_of(*case[:2]), *case)] == []
 
 
 def test_what_was_not_given_is_not_told() -> None:
@@ -142,10 +145,10 @@ def test_every_knob_has_wrong_values_or_a_reason() -> None:
     assert WRONG.keys() & CHECKED_LATER == set()
 
 
-@pytest.mark.parametrize("name", [name for name, field in fields(TrainConfig) if "float" in str(field.type)])
-def test_no_number_may_be_none(name: str) -> None:
-    with pytest.raises(ConfigError):
-        config_with(name, math.nan)
+def test_no_number_may_be_nan() -> None:
+    numbers = [name for name, field in fields(TrainConfig) if "float" in str(field.type)]
+    assert len(numbers) > 10
+    assert [name for name in numbers if not message_of(name, math.nan)] == []
 
 
 @pytest.mark.parametrize(

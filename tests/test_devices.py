@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from trainer.config import TrainConfig
-from trainer.devices import choose_precision, find_device, first_device, place
+from trainer.devices import choose_placement, choose_precision, default_device, find_device
 from trainer.errors import ConfigError
 from trainer.gpus.device import NO_TORCH_GPUS, TorchGpus, UsedGpu, torch_gpus
 
@@ -46,7 +46,7 @@ HOPPER, TURING = (9, 0), (7, 5)
 )
 def test_auto_gives_the_last_gpu_to_the_drafter(machine: Machine, gpus: int, targets: list[str], drafter: str) -> None:
     machine(*[HOPPER] * gpus)
-    placement = place(config())
+    placement = choose_placement(config())
     assert [str(device) for device in placement.targets] == targets
     assert str(placement.drafter) == drafter
     assert placement.precision == (torch.bfloat16 if gpus else torch.float32)
@@ -55,27 +55,27 @@ def test_auto_gives_the_last_gpu_to_the_drafter(machine: Machine, gpus: int, tar
 
 def test_gpus_that_cannot_be_used_are_none(machine: Machine) -> None:
     machine(HOPPER, HOPPER, usable=False)
-    assert str(place(config()).drafter) == "cpu"
-    with pytest.raises(ConfigError, match=r"this machine has cpu: name what it has, or leave drafter_device out$"):
+    assert str(choose_placement(config()).drafter) == "cpu"
+    with pytest.raises(ConfigError, match=r"this machine has cpu: name one of these, or leave drafter_device out$"):
         find_device("cuda:0", "drafter_device")
 
 
 @pytest.mark.parametrize(("gpus", "first"), [(0, "cpu"), (1, "cuda:0"), (3, "cuda:0")])
 def test_one_device_is_the_first_gpu_where_there_is_one(machine: Machine, gpus: int, first: str) -> None:
     machine(*[HOPPER] * gpus)
-    assert first_device() == first
+    assert default_device() == first
 
 
 def test_devices_given_by_name(machine: Machine) -> None:
     machine(HOPPER, HOPPER)
-    placement = place(config(target_devices=("cuda:1", "cpu", "cuda:1"), drafter_device="cuda"))
+    placement = choose_placement(config(target_devices=("cuda:1", "cpu", "cuda:1"), drafter_device="cuda"))
     assert [str(device) for device in placement.targets] == ["cuda:1", "cpu", "cuda:1"]
     assert str(placement.drafter) == "cuda:0"
 
 
 def test_auto_beside_a_name(machine: Machine) -> None:
     machine(HOPPER, HOPPER, HOPPER)
-    placement = place(config(target_devices=("auto", "cpu"), drafter_device="cpu"))
+    placement = choose_placement(config(target_devices=("auto", "cpu"), drafter_device="cpu"))
     assert [str(device) for device in placement.targets] == ["cuda:0", "cuda:1", "cuda:2", "cpu"]
     assert str(placement.drafter) == "cpu"
 
@@ -94,18 +94,18 @@ def test_what_is_named_leaves_the_rest_to_the_other_side(
     machine: Machine, named: dict[str, Any], targets: list[str], drafter: str
 ) -> None:
     machine(HOPPER, HOPPER)
-    placement = place(config(**named))
+    placement = choose_placement(config(**named))
     assert ([str(device) for device in placement.targets], str(placement.drafter)) == (targets, drafter)
 
 
-@pytest.mark.parametrize("name", ["cuda:2", "cuda:-1", "cuda:x", "gpu", "CPU", "", "cpu:0", "mps", "meta"])
 @pytest.mark.parametrize("field", ["target_devices", "drafter_device"])
-def test_a_device_that_is_not_there(machine: Machine, field: str, name: str) -> None:
+def test_a_device_that_is_not_there(machine: Machine, field: str) -> None:
     machine(HOPPER, HOPPER)
-    with pytest.raises(ConfigError) as caught:
-        place(config(**{field: ("cpu", name) if field == "target_devices" else name}))
-    way = f"name what it has, or leave {field} out"
-    assert str(caught.value) == f"{field} names {name!r}, but this machine has cpu, cuda:0, cuda:1: {way}"
+    for name in ("cuda:2", "cuda:-1", "cuda:x", "gpu", "CPU", "", "cpu:0", "mps", "meta"):
+        with pytest.raises(ConfigError) as caught:
+            choose_placement(config(**{field: ("cpu", name) if field == "target_devices" else name}))
+        way = f"name one of these, or leave {field} out"
+        assert str(caught.value) == f"{field} names {name!r}, but this machine has cpu, cuda:0, cuda:1: {way}"
 
 
 @pytest.mark.parametrize(
@@ -130,14 +130,14 @@ def test_auto_precision_is_what_every_device_can(
 @pytest.mark.parametrize(("word", "precision"), [("float32", torch.float32), ("bfloat16", torch.bfloat16)])
 def test_a_precision_that_is_asked_for_is_taken(machine: Machine, word: str, precision: torch.dtype) -> None:
     machine()
-    placement = place(config(precision=word))
+    placement = choose_placement(config(precision=word))
     assert placement.precision == precision
     assert placement.autocast == (precision == torch.bfloat16)
 
 
 def test_each_device_is_described_once(machine: Machine) -> None:
     machine(HOPPER, HOPPER)
-    assert place(config(target_devices=("cuda:0", "cpu", "cuda:0"))).describe() == [
+    assert choose_placement(config(target_devices=("cuda:0", "cpu", "cuda:0"))).describe() == [
         {"index": 0, "name": "Fake 0", "kind": "cuda"},
         {"index": None, "name": "CPU", "kind": "cpu"},
         {"index": 1, "name": "Fake 1", "kind": "cuda"},
@@ -148,11 +148,11 @@ def test_each_device_is_described_once(machine: Machine) -> None:
 def test_cpu_threads(machine: Machine, monkeypatch: pytest.MonkeyPatch, cores: int, asked: int | None, threads: int) -> None:
     machine()
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
-    assert place(config(cpu_threads=asked)).cpu_threads == threads
+    assert choose_placement(config(cpu_threads=asked)).cpu_threads == threads
 
 
 def seen(**devices: Any) -> TorchGpus:
-    placement = place(config(**devices))
+    placement = choose_placement(config(**devices))
     return torch_gpus(placement.targets, placement.drafter)
 
 

@@ -1,7 +1,7 @@
-"""`python -m trainer train …`, `prepare …`, `evaluate …` and `export …`.
+"""The commands: `python -m trainer train …`, `prepare …`, `evaluate …` and `export …`.
 
-Exit codes: 0 done, or stopped in order by Ctrl-C; 1 the run failed; 2 what was asked for cannot work, and nothing was made; 130
-Ctrl-C before the run began, or a second one.
+Exit codes: 0 done, or stopped cleanly by Ctrl-C; 1 the run failed; 2 the request cannot work, and nothing was made; 130 Ctrl-C
+before the run began, or a second one.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trainer.errors import EXIT_INTERRUPTED, ConfigError
 USAGE = """usage: python -m trainer COMMAND [options]
 
   train     train a drafter for a target
-  prepare   make conversations to train on: prompts, answered by the target itself
-  evaluate  decode with a trained drafter: what is accepted, how much faster it is, whether it is lossless
-  export    a trained drafter as a folder that z-lab's package, SGLang and vLLM load
+  prepare   make conversations to train on: the target answers your prompts
+  evaluate  decode with a trained drafter: acceptance length, speed-up, losslessness
+  export    write a trained drafter as a folder that z-lab's package, SGLang and vLLM load
 
-python -m trainer COMMAND --help tells the options.
+python -m trainer COMMAND --help lists the options.
 """
 
 EXIT_FAILED, EXIT_UNUSABLE = 1, 2
@@ -33,19 +33,19 @@ def main(words: list[str]) -> int:
         asked_for_help = words[:1] in (["--help"], ["-h"])
         print(USAGE, end="", file=sys.stdout if asked_for_help else sys.stderr)
         return 0 if asked_for_help else EXIT_UNUSABLE
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to stderr, until a run's console takes over
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")  # to stderr, until the run's console takes over
     logging.getLogger("trainer").setLevel(logging.INFO)
     try:
         return command(words[1:])
     except ConfigError as error:
         print(f"{words[0]}: {error}", file=sys.stderr)
         return EXIT_UNUSABLE
-    except KeyboardInterrupt:  # before there is a run that could be stopped in order
+    except KeyboardInterrupt:  # before there is a run to stop cleanly
         return EXIT_INTERRUPTED
 
 
 def run_train(words: list[str]) -> int:
-    # Imported when it is known that the command needs them: torch and transformers take seconds.
+    # Each command imports what it needs: torch and transformers take seconds.
     from trainer.cli import read_train_config
 
     config = read_train_config(words)
@@ -55,7 +55,7 @@ def run_train(words: list[str]) -> int:
     try:
         train(config, ["python", "-m", "trainer", "train", *words])
     except RunFailedError:
-        return EXIT_FAILED  # the console and the log have told it, with its traceback
+        return EXIT_FAILED  # the console and the log already have it, with its traceback
     return 0
 
 
@@ -72,8 +72,8 @@ def run_evaluate(words: list[str]) -> int:
     from trainer.evaluate.command import evaluate
     from trainer.evaluate.plan import EvaluateOptions
 
-    faithful = evaluate(parse(EvaluateOptions, "evaluate", words))
-    return 0 if faithful else EXIT_FAILED
+    lossless = evaluate(parse(EvaluateOptions, "evaluate", words))
+    return 0 if lossless else EXIT_FAILED
 
 
 def run_export(words: list[str]) -> int:
@@ -86,12 +86,12 @@ def run_export(words: list[str]) -> int:
     except UnequalError as error:
         print(f"export: {error}; no folder was made", file=sys.stderr)
         return EXIT_FAILED
-    print(f"{'An UNTRAINED drafter' if config.dry_run else 'The drafter'} lies in {output}; its README.md says how to serve it.")
+    print(f"{'An UNTRAINED drafter' if config.dry_run else 'The drafter'} is in {output}; its README.md says how to serve it.")
     return 0
 
 
 def end(code: int) -> None:
-    """End the process, also over threads that did not end: at Python's own exit they could still crash in native code."""
+    """End the process even if threads are left: during Python's own shutdown they could crash in native code."""
     sys.stdout.flush()
     sys.stderr.flush()
     if threading.active_count() > 1:

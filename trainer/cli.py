@@ -1,6 +1,6 @@
-"""The command line: flags and files in, a checked config out.
+"""Reads flags and files into a validated config.
 
-A TOML file and the config of a resumed run are turned into flags that come before the user's own, so that hers win.
+A TOML file and the config of a resumed run are turned into flags and put before the user's own, so that the user's override them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trainer.run.lookup import config_of, find_run
 
 C = TypeVar("C")
 
-# What belongs to one attempt and not to the run that is resumed.
+# Options of one attempt, which a resume does not take over from the run.
 _PER_ATTEMPT = ("config", "resume", "warm_start", "name", "runs")
 
 
@@ -34,7 +34,7 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     toml = read_toml(Path(known.config)) if known.config else {}
     before = []
     if known.resume:
-        # What a run once began with is in its checkpoints.
+        # A resumed run continues from its own checkpoint, not from the drafter that it once started from.
         toml = {name: value for name, value in toml.items() if name not in ("warm_start", "from")}
         runs = Path(known.runs or toml.get("runs", "runs"))
         config = config_of(find_run(known.resume, runs))
@@ -45,11 +45,11 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
 
 def parse(kind: type[C], command: str, arguments: list[str]) -> C:
     """Fill the dataclass `kind` from flags."""
-    return tyro.cli(kind, prog=f"python -m trainer {command}", args=[*_parted(arguments)])
+    return tyro.cli(kind, prog=f"python -m trainer {command}", args=[*_split_trackers(arguments)])
 
 
-def _parted(arguments: list[str]) -> Iterator[str]:
-    """`--trackers wandb,tensorboard` as `--trackers wandb tensorboard`."""
+def _split_trackers(arguments: list[str]) -> Iterator[str]:
+    """The arguments with `--trackers wandb,tensorboard` spelled as `--trackers wandb tensorboard`."""
     of_trackers = False
     for word in arguments:
         flag, _, value = word.partition("=")
@@ -61,11 +61,12 @@ def _parted(arguments: list[str]) -> Iterator[str]:
 
 
 def read_toml(path: Path) -> dict[str, Any]:
+    """The options in a TOML file. Raises `ConfigError`."""
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:  # bad UTF-8 too
+    except ValueError as error:  # invalid UTF-8 too
         raise ConfigError(f"--config {path} is not valid TOML: {error}") from error
     for name in ("config", "resume"):
         if name in values:
@@ -74,7 +75,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def flags(values: dict[str, Any], prefix: str = "") -> list[str]:
-    """Nested values as flags: `{"drafter": {"block_size": 8}}` becomes `--drafter.block-size 8`. None is left out."""
+    """Nested values as flags: `{"drafter": {"block_size": 8}}` becomes `--drafter.block-size=8`. None gives no flag."""
     return [word for name, value in values.items() for word in _flag(prefix + name.replace("_", "-"), value)]
 
 

@@ -1,6 +1,6 @@
-"""Every knob of a run: one frozen dataclass for each part, checked before anything is loaded.
+"""Every option of a run: one frozen dataclass for each part, validated before anything is loaded.
 
-A wrong value raises `ConfigError` with the flag, the value and the way out. Field docstrings are the help of `--help`.
+A wrong value raises `ConfigError` with the flag, the value and the way out. Field docstrings are the texts of `--help`.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ Objective = Literal["cross_entropy", "dpace", "distillation"]
 @dataclass(frozen=True, kw_only=True)
 class DatasetConfig:
     max_length: int = 3072
-    """Tokens of a conversation that are kept; the rest is cut off."""
+    """Tokens kept of each conversation; the rest is cut off."""
     template_args: dict[str, str] = field(default_factory=dict)
-    """Extra arguments for the target's chat template, each value in JSON or as a bare word, as in `enable_thinking false`."""
+    """Extra arguments for the target's chat template, such as `enable_thinking false`; values are JSON or plain words."""
 
     def __post_init__(self) -> None:
         require(self.max_length >= 8, "dataset.max_length", "at least 8 tokens", self.max_length)
 
     def template_values(self) -> dict[str, Any]:
-        """`template_args` with their values read."""
+        """`template_args` with their values parsed."""
         return {name: _read_value(word) for name, word in self.template_args.items()}
 
 
 @dataclass(frozen=True, kw_only=True)
 class BatchesConfig:
     token_budget: int = 8192
-    """Context tokens of a batch at most; must hold the longest conversation."""
+    """Most context tokens in a batch; at least `--dataset.max-length`."""
     epochs: int = 6
-    """Visits of the data."""
+    """Passes over the data."""
 
     def __post_init__(self) -> None:
         require(self.token_budget >= 8, "batches.token_budget", "at least 8 tokens", self.token_budget)
@@ -51,17 +51,17 @@ class BatchesConfig:
 @dataclass(frozen=True, kw_only=True)
 class DrafterConfig:
     block_size: int = 16
-    """Tokens drafted at once: the anchor and the masked rest."""
+    """Tokens of a block: the anchor and the masked positions that are drafted at once."""
     layers: int = 5
     """Decoder layers of the drafter."""
     anchors: int = 512
-    """Anchors drawn from each batch, shared out among its conversations (the paper draws 512 from each conversation)."""
+    """Anchors drawn from each batch and shared fairly among its conversations (the paper: 512 from each conversation)."""
     target_layers: int = 5
-    """Target layers whose outputs are the features; spread by DFlash's rule."""
+    """Number of target layers whose outputs are the features; DFlash's rule spreads them over the target."""
     target_layer_ids: tuple[int, ...] = ()
-    """The tapped layers themselves (0-based), instead of the rule."""
+    """The ids of these layers (from 0), instead of the rule's choice."""
     mask_token_id: int | None = None
-    """Token that stands for a masked position; by default an unused id of the target's vocabulary."""
+    """Token id that stands for a masked position; by default an unused one of the target's vocabulary."""
 
     def __post_init__(self) -> None:
         size = "at least 2 (one anchor, one guess)"
@@ -77,12 +77,13 @@ class DrafterConfig:
 @dataclass(frozen=True, kw_only=True)
 class LossConfig:
     objective: Objective = "cross_entropy"
-    """What the drafter learns: the data's tokens, early ones in a block more than late ones (`cross_entropy`); the same, weighted
-    by how much of a block's accepted length hangs on each (`dpace`); or the target's own distribution (`distillation`)."""
+    """What the drafter learns: the data's tokens, early positions of a block weighted more than late ones (`cross_entropy`); the
+    same, weighted by how much of a block's accepted length depends on each (`dpace`); or the target's own distribution
+    (`distillation`)."""
     gamma: float | None = None
-    """Decay of the weight along a block, in tokens; by default 7, 5 or 4 for blocks of 16, 10 or 8 tokens. `dpace` has none."""
+    """Decay of the weight along a block, in tokens; by default 7, 5 or 4 for blocks of 16, 10 or 8 tokens. Not for `dpace`."""
     dpace_alpha: float = 0.5
-    """`dpace` only: what a guess that is surely wrong still counts, above 0; at 1 the weights no longer follow the drafter."""
+    """`dpace` only: weight of a position whose draft is certainly wrong, above 0; at 1 weights do not depend on the drafter."""
 
     def __post_init__(self) -> None:
         require(self.gamma is None or self.gamma > 0, "loss.gamma", "above 0", self.gamma)
@@ -94,13 +95,13 @@ class LossConfig:
 @dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
     learning_rate: float = 6e-4
-    """Peak of the schedule."""
+    """Peak learning rate."""
     weight_decay: float = 0.01
-    """AdamW's decay of weight matrices; norms are left alone."""
+    """AdamW's weight decay; norms have none."""
     warmup_ratio: float = 0.04
-    """Share of the steps over which the rate rises; then it falls along a cosine to 0."""
+    """Share of the steps in which the learning rate rises; then it falls to 0 along a cosine."""
     clip: float = 1.0
-    """Largest norm of the gradient."""
+    """Largest gradient norm; larger gradients are scaled down to it."""
     accumulate: int = 1
     """Batches per optimizer step."""
 
@@ -115,13 +116,13 @@ class OptimizerConfig:
 @dataclass(frozen=True, kw_only=True)
 class QueuesConfig:
     samples: int = 256
-    """Conversations that may wait to be packed."""
+    """Most samples that wait to be packed."""
     batches: int = 4
-    """Batches that may wait for the target."""
+    """Most batches that wait for the target."""
     features: int = 4
-    """Batches of features that may wait for the drafter."""
+    """Most batches of features that wait for the drafter."""
     gigabytes: float = 4.0
-    """Memory of each queue at most, in GB (1e9 bytes)."""
+    """Most memory of each queue, in GB (1e9 bytes)."""
 
     def __post_init__(self) -> None:
         for name in ("samples", "batches", "features"):
@@ -132,9 +133,9 @@ class QueuesConfig:
 @dataclass(frozen=True, kw_only=True)
 class CheckpointConfig:
     every: int = 500
-    """Steps from one checkpoint to the next; 0 writes one only at the end."""
+    """Steps between checkpoints; 0 writes only the last one."""
     keep: int = 3
-    """Newest checkpoints that are kept."""
+    """Number of newest checkpoints to keep."""
 
     def __post_init__(self) -> None:
         require(self.every >= 0, "checkpoint.every", "0 or more steps", self.every)
@@ -144,13 +145,14 @@ class CheckpointConfig:
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
     every: int = 500
-    """Steps from one measurement of the acceptance length, by real speculative decoding, to the next; 0 never measures."""
+    """Steps between measurements of the acceptance length by real speculative decoding; 0 never measures."""
     prompts: str | None = None
-    """Questions: a text or .jsonl file, or a saved dataset; by default the data's split `held_out`, `validation` or `test`."""
+    """Prompts to decode: a text or .jsonl file, or a saved dataset; by default the data's split `held_out`, `validation` or
+    `test`."""
     limit: int = 16
-    """Prompts at most, the first ones."""
+    """Most prompts to decode; the first ones are taken."""
     max_new_tokens: int = 128
-    """Tokens of an answer at most."""
+    """Most tokens in an answer."""
 
     def __post_init__(self) -> None:
         require(self.every >= 0, "evaluate.every", "0 or more steps", self.every)
@@ -161,29 +163,34 @@ class EvaluateConfig:
 @dataclass(frozen=True, kw_only=True)
 class WatchConfig:
     host: str = "127.0.0.1"
-    """Address that serves `/status` and `/metrics`; another than a loopback address needs `token_file`."""
+    """Address that serves `/status` and `/metrics`; any but a loopback address needs `--watch.token-file`."""
     port: int = 9400
-    """Its port; 0 takes a free one, -1 serves nothing."""
+    """Port of that address; 0 picks a free one, -1 serves nothing."""
     allow_hosts: tuple[str, ...] = ()
-    """Host names accepted beside localhost, as a proxy in front would send them."""
+    """Host names accepted besides localhost, such as the one that a reverse proxy sends."""
     token_file: str | None = None
-    """Holds the token that may pause, stop and checkpoint the run; made with a random one where it is missing."""
+    """File with the token that may pause, stop and checkpoint the run; created with a random token where it is missing."""
     linger_seconds: float = 0.0
-    """Time for which the ended run still answers, so that a scraper sees how it ended."""
+    """How long the run still answers after its end, so that a scraper sees how it ended."""
     announce: str | None = None
-    """A folder in which Prometheus finds this trainer while it runs (`file_sd`)."""
+    """Folder in which Prometheus finds this trainer while it runs (`file_sd`)."""
     sample_seconds: float = 1.0
     """Time from one sample of queues, stages and the process to the next."""
     gpu_seconds: float = 2.0
     """Time from one sample of the GPUs to the next; 0 leaves them alone."""
     stall_seconds: float = 300.0
-    """A stage that has work and room but makes no progress for so long is called stalled."""
+    """A stage counts as stalled when it has work and room but has made no progress for this long."""
     console: Literal["auto", "live", "plain", "off"] = "auto"
-    """A live display, plain lines, or nothing; `auto` shows it on terminals."""
+    """A live display, plain lines, or nothing; `auto` is the live display on a terminal and plain lines elsewhere."""
 
     def __post_init__(self) -> None:
         guarded = is_loopback(self.host) or (_is_address(self.host) and self.token_file is not None)
-        require(guarded, "watch.host", "a loopback address such as 127.0.0.1, or any of yours with --watch.token-file", self.host)
+        require(
+            guarded,
+            "watch.host",
+            "a loopback address such as 127.0.0.1, or another address of this machine with --watch.token-file",
+            self.host,
+        )
         require(-1 <= self.port <= 65535, "watch.port", "from -1 to 65535", self.port)
         require(0.05 <= self.sample_seconds <= 60, "watch.sample_seconds", "from 0.05 to 60", self.sample_seconds)
         gpu_pace = self.gpu_seconds == 0 or 1 <= self.gpu_seconds <= 60
@@ -203,27 +210,27 @@ class TrainConfig:
     runs: str = "runs"
     """Folder of all runs."""
     name: str | None = None
-    """The run's id; by default date, time and a few random letters."""
+    """The run's id; by default date, time and four random hex digits."""
     config: str | None = None
-    """A TOML file with any of these options; flags win."""
+    """A TOML file with any of these options; flags override it."""
     resume: str | None = None
-    """A run to go on with, by id or folder: its config applies, flags win."""
+    """A run to continue, by id or folder, with its own config; flags override it."""
     warm_start: Annotated[str | None, tyro.conf.arg(aliases=("--from",))] = None
-    """A drafter to begin with, which decides the drafter's shape: an exported folder, a run or a checkpoint."""
+    """A drafter to start from, which also decides the drafter's shape: an exported folder, a run or a checkpoint."""
     seed: int = 0
-    """Decides the order of the data, the anchors and the first weights."""
+    """Decides the order of the data, the anchors and the initial weights."""
     max_steps: int | None = None
-    """Optimizer steps after which the run ends, if the epochs are not over before."""
+    """Optimizer steps after which the run ends, if the epochs do not end earlier."""
     target_devices: tuple[str, ...] = ("auto",)
-    """One target thread for each, as in `cuda:0 cuda:1` or `cpu cpu`."""
+    """Devices of the target, one thread each, such as `cuda:0 cuda:1` or `cpu cpu`."""
     drafter_device: str = "auto"
-    """Where the drafter trains."""
+    """Device on which the drafter trains."""
     precision: Precision = "auto"
-    """Of the target's weights and the drafter's arithmetic; `auto` is bfloat16 on GPUs that have it, else float32."""
+    """Precision of the target's weights and the drafter's products; `auto` is bfloat16 on GPUs that have it, else float32."""
     cpu_threads: int | None = None
     """Threads that torch uses within one stage; by default half of the cores."""
     trackers: tuple[str, ...] = ()
-    """Send the same numbers to `wandb`, `tensorboard` or both; each from a process of its own."""
+    """Also send the numbers to `wandb`, `tensorboard` or both, each from a process of its own."""
     dataset: DatasetConfig = field(default_factory=DatasetConfig)
     batches: BatchesConfig = field(default_factory=BatchesConfig)
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
@@ -247,7 +254,7 @@ class TrainConfig:
         fits = self.batches.token_budget >= self.dataset.max_length
         budget = f"at least --dataset.max-length ({self.dataset.max_length}), so that every conversation fits into a batch"
         require(fits, "batches.token_budget", budget, self.batches.token_budget)
-        either = "left out with --resume: a run goes on from its own checkpoint"
+        either = "left out with --resume: a run continues from its own checkpoint"
         require(not (self.resume and self.warm_start), "from", either, self.warm_start)
         enough = self.dataset.max_length >= self.drafter.block_size
         block = f"at most --dataset.max-length ({self.dataset.max_length})"
@@ -262,7 +269,7 @@ def _is_address(host: str) -> bool:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a name or an address is always this machine itself."""
+    """Whether a host name or address always means this machine."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -270,7 +277,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _read_value(word: str) -> Any:
-    """`word` as JSON, Python's True and False too, else the word itself."""
+    """`word` parsed as JSON or as Python's True, False or None, else the word itself."""
     try:
         return json.loads({"True": "true", "False": "false", "None": "null"}.get(word, word))
     except ValueError:

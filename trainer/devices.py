@@ -1,4 +1,4 @@
-"""Which devices a run uses, and in which precision. Raises `ConfigError` for a device that this machine does not have."""
+"""Chooses a run's devices and precision. Raises `ConfigError` for a device that this machine does not have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from trainer.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a run's parts live: a device for each target thread, the drafter's device, and the target's number format."""
+    """A device for each target thread, the drafter's device, the target's precision, and torch's threads within one stage."""
 
     targets: tuple[torch.device, ...]
     drafter: torch.device
@@ -27,21 +27,21 @@ class Placement:
         return self.precision == torch.bfloat16
 
     def describe(self) -> list[dict[str, Any]]:
-        """Each device once, as `run.json` lists it."""
+        """Each device once, as in `run.json`."""
         return [
             {"index": device.index, "name": _name(device), "kind": device.type}
             for device in dict.fromkeys((*self.targets, self.drafter))
         ]
 
 
-def place(config: TrainConfig) -> Placement:
-    """Resolve `auto`: the last GPU is the drafter's and the others are the targets'; one GPU is shared; without any, the CPU.
+def choose_placement(config: TrainConfig) -> Placement:
+    """Resolve `auto`: the drafter gets the last GPU and the target the others; a single GPU is shared; without a GPU, the CPU.
 
-    Where one side is named, the other takes GPUs that are left, or shares where none is.
+    Where only one side is named, the other takes the GPUs that are left, or shares if there are none.
     """
     gpus = _gpus() or ["cpu"]
-    named = [_whole_name(name) for name in config.target_devices if name != "auto"]
-    drafter = _whole_name(config.drafter_device)
+    named = [_full_name(name) for name in config.target_devices if name != "auto"]
+    drafter = _full_name(config.drafter_device)
     if drafter == "auto":
         drafter = ([gpu for gpu in gpus if gpu not in named] or gpus)[-1]
     rest = [gpu for gpu in gpus if gpu != drafter] or [drafter]
@@ -57,32 +57,33 @@ def place(config: TrainConfig) -> Placement:
 
 
 def find_device(name: str, field: str) -> torch.device:
-    """The device called `name`; `field` is named in the error when there is none such."""
-    have = ["cpu", *_gpus()]
-    if _whole_name(name) not in have:
-        raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(have)}: name what it has, or leave {field} out")
-    return torch.device(_whole_name(name))
+    """The device called `name`. Raises `ConfigError`, which names `field`, where there is no such device."""
+    available = ["cpu", *_gpus()]
+    if _full_name(name) not in available:
+        way = f"name one of these, or leave {field} out"
+        raise ConfigError(f"{field} names {name!r}, but this machine has {', '.join(available)}: {way}")
+    return torch.device(_full_name(name))
 
 
-def first_device() -> str:
-    """What `auto` is for a command that needs one device: the first GPU, else the CPU."""
+def default_device() -> str:
+    """What `auto` means for a command that uses one device: the first GPU, else the CPU."""
     return next(iter(_gpus()), "cpu")
 
 
 def choose_precision(precision: Precision, devices: tuple[torch.device, ...]) -> torch.dtype:
-    """`auto` is bfloat16 where every device is a GPU that has it, else float32."""
+    """`auto` is bfloat16 where every device is a GPU that supports it, else float32."""
     if precision == "auto":
         modern = all(device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0) for device in devices)
         return torch.bfloat16 if modern else torch.float32
     return torch.bfloat16 if precision == "bfloat16" else torch.float32
 
 
-def name_of(precision: torch.dtype) -> str:
-    """As in `--precision`: `float32`, `bfloat16`."""
+def precision_name(precision: torch.dtype) -> str:
+    """The name that `--precision` takes: `float32`, `bfloat16`."""
     return str(precision).removeprefix("torch.")
 
 
-def _whole_name(name: str) -> str:
+def _full_name(name: str) -> str:
     return "cuda:0" if name == "cuda" else name
 
 

@@ -84,8 +84,8 @@ def test_bad_folders_get_a_sentence(tmp_path: Path) -> None:
     next(broken.glob("*.arrow")).write_bytes(b"not arrow")
     cases = {
         str(tmp_path / "nowhere"): "is no folder",
-        str(tmp_path / "empty"): "can't be read",
-        str(broken): "can't be read",
+        str(tmp_path / "empty"): "cannot be read",
+        str(broken): "cannot be read",
         save(tmp_path / "validation", [{"messages": ROLE_CONTENT}], split="validation"): "none called `train`",
         save(tmp_path / "columns", [{"text": "x", "label": 1}]): "has the columns text, label: accepted are `messages`",
         save(tmp_path / "fields", [{"messages": [{"who": "x", "what": "y"}]}]): "holds who, what: accepted are",

@@ -130,7 +130,7 @@ def test_the_fingerprint_knows_every_part() -> None:
     [
         ("p.txt", "\n", "hold no prompt"),
         ("p.txt", "", "hold no prompt"),
-        ("p.txt", b"\xff\xfe", "can't be read as UTF-8 .*: save the file as UTF-8"),
+        ("p.txt", b"\xff\xfe", "cannot be read as UTF-8 .*: save the file as UTF-8"),
         (
             "p.jsonl",
             '{"prompt": "Hi"}\n{',
@@ -168,7 +168,7 @@ def test_a_fingerprint_of_a_source_is_of_the_prompts_taken(tmp_path: Path, caplo
 
 
 def test_bad_folders_get_a_sentence(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="can't be read by datasets"):
+    with pytest.raises(ConfigError, match="cannot be read by datasets"):
         load_prompts(str(tmp_path))
     with pytest.raises(ConfigError, match="have the splits a but none called `train`"):
         load_prompts(saved(tmp_path, a=[{"prompt": "Hi"}]))

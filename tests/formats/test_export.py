@@ -321,11 +321,11 @@ def test_a_dry_run_checks_its_drafter(tmp_path: Path) -> None:
 def test_the_command(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["export", "--checkpoint", "a", "--runs", str(tmp_path), "--output", str(tmp_path / "out")]
     assert main(words) == 0
-    assert capsys.readouterr().out == f"The drafter lies in {tmp_path / 'out'}; its README.md says how to serve it.\n"
+    assert capsys.readouterr().out == f"The drafter is in {tmp_path / 'out'}; its README.md says how to serve it.\n"
     assert main(words) == 2
     assert capsys.readouterr().err.startswith(f"export: output '{tmp_path / 'out'}' exists already")
     assert main(["export", "--dry-run", "--target", "tiny", "--output", os.fspath(tmp_path / "dry"), "--drafter.layers", "1"]) == 0
-    assert capsys.readouterr().out.startswith("An UNTRAINED drafter lies in")
+    assert capsys.readouterr().out.startswith("An UNTRAINED drafter is in")
     command = f"python -m trainer export --dry-run --target tiny --output {tmp_path / 'dry'} --drafter.layers 1"
     assert f"| command | `{command}` |" in (tmp_path / "dry" / CARD).read_text()
     assert load_trained(str(tmp_path / "dry")).facts.command == command

@@ -172,7 +172,7 @@ def test_bad_input_gets_a_sentence_and_leaves_nothing(
 def test_a_resumed_run_has_its_own_drafter(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = str(trained / "before")
     assert main(["train", "--resume", before, "--from", before]) == EXIT_UNUSABLE
-    assert "a run goes on from its own checkpoint" in " ".join(capsys.readouterr().err.split())
+    assert "a run continues from its own checkpoint" in " ".join(capsys.readouterr().err.split())
 
 
 MISFITS = {

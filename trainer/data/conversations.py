@@ -1,4 +1,4 @@
-"""Conversations as people save them: a folder made by `datasets.save_to_disk` in, rows as lists of messages out.
+"""Reads saved conversations, in all the forms in which people save them, as lists of messages.
 
 A message is `{"role", "content"}` with role system, user, assistant or tool, and `reasoning_content` where an answer has thoughts.
 """
@@ -41,16 +41,16 @@ ROLES = {
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """A conversation that cannot be used. `reason` is one of `DROP_REASONS`; `detail` says it to people."""
+    """A conversation that cannot be used. `reason` is one of `DROP_REASONS`; `detail` is a sentence about it, for people."""
 
     reason: str
     detail: str
 
 
 def load_conversations(path: str) -> datasets.Dataset:
-    """The conversations to train on: a folder's only dataset or its split `train`. `demo` names the committed ones.
+    """The conversations to train on: a folder's only dataset or its split `train`; `demo` is the committed dataset.
 
-    Raises `ConfigError` where there is no such folder, it can't be read, is empty, or has other columns.
+    Raises `ConfigError` where there is no such folder, or it cannot be read, is empty or has other columns.
     """
     loaded = _load(path)
     if isinstance(loaded, datasets.DatasetDict):
@@ -64,7 +64,7 @@ def load_conversations(path: str) -> datasets.Dataset:
 
 
 def load_held_out(path: str) -> datasets.Dataset | None:
-    """The conversations kept from training: the split `held_out`, `validation` or `test`; None where there is none."""
+    """The conversations held out from training: the split `held_out`, `validation` or `test`; None where there is none."""
     loaded = _load(path)
     names = [name for name in HELD_OUT_SPLITS if isinstance(loaded, datasets.DatasetDict) and len(loaded.get(name, ()))]
     return loaded[names[0]] if names else None
@@ -77,14 +77,14 @@ def _load(path: str) -> Any:
         raise ConfigError(f"data {path!r} is no folder: give one made by datasets.save_to_disk, or `demo`")
     try:
         return datasets.load_from_disk(str(folder))
-    except Exception as error:  # whatever a broken folder makes of Arrow, JSON and the file system
+    except Exception as error:  # a broken folder raises errors of Arrow, JSON and the file system
         reason = " ".join(str(error).split())[:200]
         way = "give a folder made by datasets.save_to_disk that holds at least one conversation"
-        raise ConfigError(f"data {path!r} can't be read by datasets.load_from_disk ({reason}): {way}") from error
+        raise ConfigError(f"data {path!r} cannot be read by datasets.load_from_disk ({reason}): {way}") from error
 
 
 def conversation_columns(dataset: datasets.Dataset, path: str) -> tuple[str, ...]:
-    """The columns that hold the conversations. Raises `ConfigError` naming the columns found where there are none."""
+    """The columns that hold the conversations. Raises `ConfigError` with the columns found if there are none."""
     found = dataset.column_names
     for column in LIST_COLUMNS:
         if column in found:
@@ -104,7 +104,7 @@ def _check_fields(dataset: datasets.Dataset, column: str, path: str) -> None:
 
 
 def to_messages(row: Mapping[str, Any]) -> list[dict[str, str]] | Rejected:
-    """The messages of one row, in whichever spelling, or why it has none."""
+    """The messages of one row, whichever format it has, or why it cannot be used."""
     for column in LIST_COLUMNS:
         if column in row:
             return _normalise(row[column])
@@ -112,35 +112,35 @@ def to_messages(row: Mapping[str, Any]) -> list[dict[str, str]] | Rejected:
 
 
 def _normalise(listed: Any) -> list[dict[str, str]] | Rejected:
-    if isinstance(listed, Mapping):  # older versions of `datasets` saved a list of messages as one list for each field
+    if isinstance(listed, Mapping):  # older versions of `datasets` save a list of messages as one list per field
         listed = [dict(zip(listed, values, strict=True)) for values in zip(*listed.values(), strict=True)]
     messages: list[dict[str, str]] = []
-    for spelled in listed or ():
-        message = _message(spelled)
+    for raw in listed or ():
+        message = _message(raw)
         if isinstance(message, Rejected):
             return message
         messages.append(message)
     return messages or Rejected("no_answer", "it has no messages")
 
 
-def _message(spelled: Mapping[str, Any]) -> dict[str, str] | Rejected:
-    name = spelled.get("role") or spelled.get("from")
+def _message(raw: Mapping[str, Any]) -> dict[str, str] | Rejected:
+    name = raw.get("role") or raw.get("from")
     role = ROLES.get(str(name).lower())
     if role is None:
         return Rejected("malformed", f"it has a message by {name!r}; known are {', '.join(ROLES)}")
-    if spelled.get("tool_calls"):
+    if raw.get("tool_calls"):
         return Rejected("malformed", "it has an answer that calls tools, which is not supported")
-    content = _text(spelled["content"] if spelled.get("content") is not None else spelled.get("value"))
+    content = _text(raw["content"] if raw.get("content") is not None else raw.get("value"))
     if content is None:
         return Rejected("malformed", f"its {role} message has no text")
     message = {"role": role, "content": content}
-    if role == "assistant" and spelled.get("reasoning_content"):
-        message["reasoning_content"] = str(spelled["reasoning_content"])
+    if role == "assistant" and raw.get("reasoning_content"):
+        message["reasoning_content"] = str(raw["reasoning_content"])
     return message
 
 
 def _text(content: Any) -> str | None:
-    """The text of a message, which some save as a list of parts."""
+    """The text of a message, which some datasets save as a list of parts."""
     if isinstance(content, str):
         return content
     if isinstance(content, Sequence) and all(isinstance(part, Mapping) and part.get("type") == "text" for part in content):
@@ -151,8 +151,8 @@ def _text(content: Any) -> str | None:
 def fingerprint(dataset: datasets.Dataset) -> str:
     """A hash of the conversations in their order, the same on every machine and after every reload.
 
-    Reads at most 20,000 rows, evenly spread, so that it takes seconds for data of any size: a change within a longer dataset that
-    alters neither its length nor one of those rows goes unnoticed.
+    Reads at most 20,000 rows, evenly spread, so that it takes seconds for data of any size. The price: a change in a longer dataset
+    that alters neither its length nor one of those rows goes unnoticed.
     """
     columns = conversation_columns(dataset, "in memory")
     size = len(dataset)

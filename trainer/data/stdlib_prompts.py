@@ -1,4 +1,4 @@
-"""Prompts drawn from text that every Python ships: its language reference in `pydoc_data.topics` and the docstrings of its library.
+"""Prompts about text that every Python ships: its language reference in `pydoc_data.topics` and its library's docstrings.
 
 Nothing is downloaded. The same Python version and seed give the same prompts in the same order.
 """
@@ -37,7 +37,7 @@ STATEMENT_REQUEST = ("statement", "In one or two sentences, tell a beginner abou
 
 
 def stdlib_prompts(seed: int) -> list[tuple[str, str]]:
-    """Every prompt there is, as (category, text), shuffled."""
+    """All prompts as (category, text), shuffled."""
     prompts = list(dict.fromkeys([*_about_passages(), *_about_functions(), *_about_modules(), *_about_statements()]))
     random.Random(seed).shuffle(prompts)
     return prompts
@@ -68,7 +68,7 @@ def _about_statements() -> Iterator[tuple[str, str]]:
 
 
 def _prose(text: str) -> Iterator[str]:
-    """The paragraphs of a help text that are plain sentences: neither grammar, code, lists nor headings."""
+    """The paragraphs of a help text that are plain sentences: no grammar, code, lists or headings."""
     for paragraph in re.split(r"\n\s*\n", text):
         words = " ".join(paragraph.split()).replace("*", "")
         plain = paragraph[0].isupper() and words.endswith(".") and "::=" not in words
@@ -77,7 +77,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def _docstrings() -> Iterator[tuple[str, str]]:
-    """(name, first paragraph of its docstring) of the public functions and classes of `MODULES`."""
+    """(name, first paragraph of the docstring) of the public functions and classes of `MODULES`."""
     for module_name in MODULES:
         module = importlib.import_module(module_name)
         for name in getattr(module, "__all__", None) or dir(module):

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from trainer.config import TrainConfig
-from trainer.devices import name_of
+from trainer.devices import precision_name
 from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
 from trainer.drafter.checkpoint import START, Checkpoint, TrainState
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
@@ -125,7 +125,7 @@ class Learner:
         if len(self._skips) < SKIPS_IN_A_ROW:
             return
         if "non_finite_features" in self._skips:
-            precision = name_of(self._target.head_VD.dtype)
+            precision = precision_name(self._target.head_VD.dtype)
             way = (
                 "give --precision float32" if precision != "float32" else "its weights may be damaged, or try --precision bfloat16"
             )

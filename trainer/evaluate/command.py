@@ -22,7 +22,7 @@ from trainer.decoding.acceptance_length import acceptance_length
 from trainer.decoding.generate import require_stop_token_ids
 from trainer.decoding.progress import AnswerProgress, say, shown
 from trainer.decoding.speculative import Speculator, seat
-from trainer.devices import name_of
+from trainer.devices import precision_name
 from trainer.errors import ConfigError
 from trainer.evaluate.compare import Answered, Terms, answer_both
 from trainer.evaluate.plan import EvaluateOptions, Evaluation, check
@@ -63,7 +63,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
 
 def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
     """Load the target and answer every prompt, with the drafter and, if asked for, without."""
-    say(console, f"Loading target {evaluation.target.name!r} in {name_of(evaluation.dtype)} on {evaluation.device}.")
+    say(console, f"Loading target {evaluation.target.name!r} in {precision_name(evaluation.dtype)} on {evaluation.device}.")
     model = evaluation.target.load(evaluation.dtype, evaluation.device)
     terms = _terms(evaluation, model)
     drafter = seat(evaluation.trained.drafter, model)
@@ -115,7 +115,7 @@ def as_json(evaluation: Evaluation, found: Report) -> dict[str, Any]:
             "top_k": options.top_k,
             "seed": options.seed,
             "device": str(evaluation.device),
-            "precision": name_of(evaluation.dtype),
+            "precision": precision_name(evaluation.dtype),
             "template_args": evaluation.template_args,
             "cpu_threads": torch.get_num_threads(),
         },
@@ -128,7 +128,7 @@ def show(evaluation: Evaluation, found: Report, out: Console) -> None:
     trained, sampling = evaluation.trained, evaluation.options.sampling
     how = "greedy" if sampling.greedy else f"sampled at temperature {sampling.temperature:g}"
     step = "" if trained.step is None else f", step {trained.step:,}"
-    where = f"{how}, {name_of(evaluation.dtype)} on {evaluation.device}"
+    where = f"{how}, {precision_name(evaluation.dtype)} on {evaluation.device}"
     out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target.name} ({where})"))
     if evaluation.split:
         say(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")

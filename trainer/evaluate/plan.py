@@ -12,7 +12,7 @@ from trainer.config import DatasetConfig, Precision
 from trainer.data.chat_template import Chat
 from trainer.data.prompts import held_out_split, load_prompts
 from trainer.decoding.sampling import Sampling
-from trainer.devices import choose_precision, find_device, first_device, name_of
+from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.drafter.compatibility import check_fit
 from trainer.errors import ConfigError, require
 from trainer.evaluate.compare import Asked, read_prompts
@@ -105,7 +105,7 @@ def check(options: EvaluateOptions) -> Evaluation:
     description = target.description
     check_fit(trained.config, target.text_config, name)
     target.outline()  # raises for a target that no drafter fits
-    device = find_device(options.device if options.device != "auto" else first_device(), "device")
+    device = find_device(options.device if options.device != "auto" else default_device(), "device")
     dtype = _precision(options.precision, trained.facts.precision, device)
     template_args = dict(trained.facts.template_args) if options.template_args is None else options.template_args
     chat = Chat(
@@ -119,7 +119,7 @@ def check(options: EvaluateOptions) -> Evaluation:
         load_prompts(options.prompts, seed=options.seed, limit=options.limit, held_out=True),
         limit=(description.max_positions or sys.maxsize) - options.max_new_tokens,
     )
-    use = Use(target=target, precision=name_of(dtype), template_args=template_args, prompts=options.prompts)
+    use = Use(target=target, precision=precision_name(dtype), template_args=template_args, prompts=options.prompts)
     return Evaluation(
         options=options,
         trained=trained,
@@ -137,6 +137,6 @@ def check(options: EvaluateOptions) -> Evaluation:
 
 def _precision(asked: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:
     for known in (torch.float32, torch.bfloat16):
-        if asked == "auto" and trained_in == name_of(known):
+        if asked == "auto" and trained_in == precision_name(known):
             return known
     return choose_precision(asked, (device,))

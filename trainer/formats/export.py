@@ -19,7 +19,7 @@ from safetensors.torch import save_file
 from transformers import Qwen3Config
 
 from trainer.config import DrafterConfig, Precision
-from trainer.devices import choose_precision, name_of
+from trainer.devices import choose_precision, precision_name
 from trainer.drafter.compatibility import check_fit
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.errors import ConfigError, flag_of, require
@@ -108,7 +108,7 @@ def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
     drafter = _cast(trained, dtype)
     layout = _layout(config.format, drafter.config, target, dtype)
     card = model_card(Exported(trained=trained, target=target.description, dtype=dtype, format=config.format))
-    told = {**provenance(trained), "target": target.name, "format": config.format, "dtype": name_of(dtype)}
+    told = {**provenance(trained), "target": target.name, "format": config.format, "dtype": precision_name(dtype)}
     try:
         with make_folder(output) as folder:
             _write(folder, layout, drafter, card, told)
@@ -186,7 +186,7 @@ def _untrained(config: ExportConfig, target: Target, command: Sequence[str]) -> 
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
     precision = choose_precision("auto", (device,))  # as training on this machine would choose
     facts = TrainingFacts(
-        command=shlex.join(command) or None, precision=name_of(precision), git_commit=git_commit(), versions=versions()
+        command=shlex.join(command) or None, precision=precision_name(precision), git_commit=git_commit(), versions=versions()
     )
     return Trained(drafter=drafter, path=Path(config.output), target=target.name, step=0, facts=facts)
 

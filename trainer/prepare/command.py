@@ -25,7 +25,7 @@ from trainer.data.prompts import Prompt, fingerprint_prompts, load_prompts
 from trainer.decoding.generate import Questions, Stride, answer_all, require_stop_token_ids
 from trainer.decoding.progress import AnswerProgress, say, shown
 from trainer.decoding.sampling import Sampling
-from trainer.devices import choose_precision, find_device, first_device, name_of
+from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.errors import ConfigError, require
 from trainer.files import free_place
 from trainer.prepare.answer_store import Answers, open_answers, working_folder
@@ -111,7 +111,7 @@ class _Plan:
             "target": config.target,
             "target_stand_in": self.target.note or None,
             "target_weights": weights_fingerprint(config.target),
-            "precision": name_of(self.precision),
+            "precision": precision_name(self.precision),
             "decoding": "greedy" if config.sampling.greedy else "sampled",
             "temperature": config.temperature,
             "top_p": config.top_p,
@@ -164,7 +164,7 @@ def _check(config: PrepareConfig) -> _Plan:
     """Look at everything the cheap way. Raises `ConfigError`."""
     output = free_place(config.output, "folder")
     prompts = load_prompts(config.prompts, seed=config.seed, limit=config.limit)
-    device = find_device(config.device if config.device != "auto" else first_device(), "device")
+    device = find_device(config.device if config.device != "auto" else default_device(), "device")
     target = Target.find(config.target)
     _ = target.description
     target.outline()  # answers of a target that cannot be trained for are of no use
@@ -190,7 +190,7 @@ def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
     if plan.config.cpu_threads:
         torch.set_num_threads(plan.config.cpu_threads)
     progress = AnswerProgress(len(dialogues), len(dialogues) - len(questions))
-    say(console, f"Loading target {plan.config.target!r} in {name_of(plan.precision)} on {plan.device}.")
+    say(console, f"Loading target {plan.config.target!r} in {precision_name(plan.precision)} on {plan.device}.")
     strides = _answers(plan, plan.target.load(plan.precision, plan.device), questions)
     with shown(console, progress, lambda: progress.told(progress.rate())) as advance:
         for stride in strides:

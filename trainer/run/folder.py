@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config import TrainConfig
-from trainer.devices import name_of
+from trainer.devices import precision_name
 from trainer.drafter.checkpoint import START, TrainState, newest_checkpoint
 from trainer.errors import ConfigError
 from trainer.files import lock
@@ -136,7 +136,7 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
             "vocab_size": target.vocab_size,
             "parameters": plan.target_parameters,
             "layer_ids": list(plan.layer_ids),
-            "precision": name_of(plan.placement.precision),
+            "precision": precision_name(plan.placement.precision),
             "note": target.note,
         },
         "drafter": {

@@ -14,7 +14,7 @@ from trainer.config import TrainConfig
 from trainer.data.chat_template import Chat
 from trainer.data.conversations import fingerprint, load_conversations
 from trainer.data.held_out import HeldOut, load_held_out_set
-from trainer.devices import Placement, name_of, place
+from trainer.devices import Placement, choose_placement, precision_name
 from trainer.drafter.compatibility import check_fit
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.errors import ConfigError, require
@@ -100,14 +100,14 @@ class Plan:
             "token_budget": self.config.batches.token_budget,
             "max_length": self.config.dataset.max_length,
             "template_args": dict(self.config.dataset.template_args),
-            "precision": name_of(self.placement.precision),
+            "precision": precision_name(self.placement.precision),
             "accumulate": self.config.optimizer.accumulate,
         }
 
 
 def check(config: TrainConfig) -> Plan:
     """Check devices, data and target from configs, tokenizer and 128 conversations; no weights of the target are read."""
-    placement = place(config)
+    placement = choose_placement(config)
     conversations = load_conversations(config.data)
     target = Target.find(config.target)
     description, architecture = target.description, target.text_config
@@ -174,7 +174,7 @@ def _warnings(plan: Plan, found: Survey) -> Iterator[str]:
     if (provenance := read_provenance(config.data)) is None:
         yield from warn_of_missing_thoughts(found, target.tokenizer, template_args)
     else:
-        yield from warn_of_other_answers(provenance, target, name_of(plan.placement.precision), template_args)
+        yield from warn_of_other_answers(provenance, target, precision_name(plan.placement.precision), template_args)
     yield from warn_of_other_prompts(found)
     yield from warn_of_gamma(config.loss, config.drafter.block_size)
     yield from warn_of_no_evaluation(config.evaluate.every, plan.held_out is not None, config.data)
