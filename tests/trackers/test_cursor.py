@@ -32,7 +32,7 @@ def test_a_kept_cursor_is_found_again(folder: Path) -> None:
     cursor = Cursor(folder, "wandb")
     assert steps(cursor) == [1, 2, 3]
     cursor.sent = 3
-    cursor.keep()
+    cursor.save()
     again = Cursor(folder, "wandb")
     assert (again.offsets, again.sent) == (cursor.offsets, 3)
     go_on(folder, range(4, 6), attempt=1)

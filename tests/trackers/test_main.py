@@ -104,9 +104,9 @@ def test_wandb_has_what_the_record_has_and_nobody_is_asked(folder: Path, nobody:
 @pytest.mark.slow
 def test_without_a_network_an_online_run_is_kept_offline(folder: Path, nobody: list[str]) -> None:
     go_on(folder, range(1, 3))
-    sent = send(folder, "wandb", WANDB_MODE="online", WANDB_API_KEY="x" * 40)
+    sent = send(folder, "wandb", WANDB_MODE="online", WANDB_API_KEY="x" * 40, WANDB_INIT_TIMEOUT="1")
     assert sent.returncode == 0, sent.stderr
-    assert "W&B cannot be had with WANDB_MODE=online" in sent.stderr
+    assert "W&B cannot be reached with WANDB_MODE=online" in sent.stderr
     assert [row["loss"] for row in read_wandb_files(folder) if "loss" in row] == [2.0, 4.0]
 
 

@@ -2,7 +2,7 @@
 
 import math
 
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.fake_live import sample_status
@@ -89,6 +89,7 @@ json_values = st.recursive(
 FIELDS = ("step", "time", "attempt", "loss", "position_accuracy", "rates", "stages", "queues", "devices", "event", "state")
 
 
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.sampled_from([STEPS, TELEMETRY, EVENTS]), st.dictionaries(st.sampled_from(FIELDS), json_values))
 def test_no_line_of_json_is_too_strange(file: str, line: dict[str, object]) -> None:
     point = point_of(file, line)

@@ -106,7 +106,7 @@ def up(watch: Watch, tracker: str = "tensorboard") -> float:
 
 
 def process_of(watch: Watch) -> psutil.Process:
-    child = watch._trackers._children[0]._process
+    child = watch._trackers._processes[0]._process
     assert child is not None
     return psutil.Process(child.pid)
 
@@ -159,7 +159,7 @@ def test_killed_it_is_one_warning_and_the_rest_can_be_sent_later(run: Run) -> No
         take_steps(watch)
         watch.finish("Done.")
     (told,) = warnings(run)
-    assert "its process was ended by signal 9" in told
+    assert "its process was killed by signal 9" in told
     later = told.rpartition(": ")[2].split()
     subprocess.run(later, cwd=ROOT, check=True, capture_output=True, timeout=60)
     assert [step for step, _ in read_event_files(run.folder / "tensorboard")["loss"]] == list(range(1, STEPS + 1))
@@ -207,7 +207,7 @@ def test_one_that_hangs_stops_no_other_and_is_told_once(
 
 def test_one_that_hangs_while_python_ends_is_ended(run: Run, fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """All was sent, so that nobody need hear of it; but no process stays behind, and the others' thread does not wait for it."""
-    monkeypatch.setattr(supervisor, "END_SECONDS", 0.2)
+    monkeypatch.setattr(supervisor, "EXIT_SECONDS", 0.2)
     fake(whole="import atexit, time\natexit.register(time.sleep, 1000)")
     with watched(run, "tensorboard") as watch:
         wait_until(lambda: up(watch) == 1)
@@ -248,9 +248,9 @@ def test_ctrl_c_reaches_the_trainer_first_and_nobody_outlives_it(run: Run) -> No
         process = process_of(watch)
         assert os.getsid(process.pid) != os.getsid(0)
         wait_until(lambda: up(watch) == 1)
-        child = watch._trackers._children[0]
+        child = watch._trackers._processes[0]
         take_steps(watch)
-        child.tell_end()  # as the kernel does when the trainer is killed
+        child.close_input()  # as the kernel does when the trainer is killed
         process.wait(60)
         watch.finish("Done.")
     assert len(read_event_files(run.folder / "tensorboard")["loss"]) == STEPS
@@ -275,7 +275,7 @@ from trainer.metrics.exporter import Exporter
 from trainer.trackers.supervisor import Trackers
 trackers = Trackers(pathlib.Path({str(make_folder(tmp_path / "two"))!r}), ["tensorboard"], Exporter(CollectorRegistry()), print)
 trackers.start()
-print(trackers._children[0]._process.pid, flush=True)
+print(trackers._processes[0]._process.pid, flush=True)
 os._exit(130)
 """
     ran = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)

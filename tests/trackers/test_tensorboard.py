@@ -5,11 +5,11 @@ from pathlib import Path
 
 from tests.support.recorded import NAN, read_event_files
 from trainer.trackers.scalars import Point
-from trainer.trackers.tensorboard import EventFiles
+from trainer.trackers.tensorboard import TensorBoard
 
 
 def test_numbers_come_out_as_they_went_in(tmp_path: Path) -> None:
-    files = EventFiles(tmp_path / "made" / "here")
+    files = TensorBoard(tmp_path / "made" / "here")
     for step, loss in ((1, 2.5), (2, NAN), (3, math.inf)):
         files.send(Point(step, 1000.0 + step, 0, {"loss": loss, "queue_items/features": 3.0}))
     files.flush()
@@ -22,7 +22,7 @@ def test_numbers_come_out_as_they_went_in(tmp_path: Path) -> None:
 def test_what_a_resume_overtakes_is_gone(tmp_path: Path) -> None:
     """From the same file and from those before it."""
     for attempt in range(3):
-        files = EventFiles(tmp_path)
+        files = TensorBoard(tmp_path)
         if attempt:
             files.restart(3)
         for step in range(1 if attempt == 0 else 3, 6):
@@ -32,7 +32,7 @@ def test_what_a_resume_overtakes_is_gone(tmp_path: Path) -> None:
 
 
 def test_an_evaluation_of_an_earlier_step_takes_nothing_away(tmp_path: Path) -> None:
-    files = EventFiles(tmp_path)
+    files = TensorBoard(tmp_path)
     for step in (1, 2, 3):
         files.send(Point(step, 1000.0 + step, 0, {"loss": 1.0}))
     files.send(Point(1, 1004.0, 0, {"measured_acceptance_length_tokens": 1.5}))

@@ -1,1 +1,1 @@
-"""A run's record in, the same numbers in TensorBoard or W&B out, from a process of their own."""
+"""The run record in; the same numbers in TensorBoard or W&B out, each from a process of its own."""

@@ -1,4 +1,4 @@
-"""How far a tracker has come with a run: a cursor in a file beside the record, so that it can go on there a week later."""
+"""How much of a run a tracker was sent: a cursor in a file beside the record, from which it continues, even a week later."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ class Cursor:
     """Bytes read of each file of a run's record (`offsets`), and how many points the tracker was sent (`sent`)."""
 
     def __init__(self, folder: Path, tracker: str) -> None:
-        """Where the tracker has come to; the beginning where no cursor is kept, or one that cannot be read."""
+        """Read the cursor; a missing or broken one is at the beginning."""
         self._folder = folder
         self._path = cursor_path(folder, tracker)
         kept = _read(self._path)
-        offsets = kept.get("offsets", kept.get("ends"))  # as it was called up to version 0.1
+        offsets = kept.get("offsets", kept.get("ends"))  # its name up to version 0.1
         offsets = offsets if isinstance(offsets, dict) else {}
         self.offsets = {file: offsets[file] if isinstance(offsets.get(file), int) else 0 for file in FILES}
         self.sent = kept["sent"] if isinstance(kept.get("sent"), int) else 0
 
     def new_lines(self) -> Iterator[Line]:
-        """The lines behind it, in the order of attempt and time; it stays where it is until it is told that one has `passed`."""
+        """The lines after the cursor, in the order of attempt and time. It stays where it is until `passed`."""
         return new_lines(self._folder, self.offsets)
 
     def passed(self, line: Line) -> None:
+        """Move the cursor behind `line`."""
         self.offsets[line.file] = line.end
 
-    def keep(self) -> None:
-        """Write it, whole or not at all. Raises `OSError`."""
+    def save(self) -> None:
+        """Write the file, whole or not at all. Raises `OSError`."""
         write_atomic(self._path, json.dumps({"offsets": self.offsets, "sent": self.sent}) + "\n", durable=False)
 
 

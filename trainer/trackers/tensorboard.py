@@ -1,19 +1,18 @@
-"""Points in, event files out, by TensorBoard's own writer, which needs no torch: `tensorboard --logdir runs` shows them."""
+"""The tracker TensorBoard: writes event files with TensorBoard's own writer, which needs no torch."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from trainer.trackers.scalars import Point
-from trainer.trackers.sink import unusable
+from trainer.trackers.scalars import Point, import_failure
 
-# Events that wait for tensorboard's own writing thread; a full queue makes `send` wait, here, where nobody minds.
+# Events that may wait for the writer's thread. If the queue is full `send` blocks, in this process only.
 QUEUE = 1000
 
 
-class EventFiles:
-    """Writes into `folder`, which is made. Raises `TrackerError` where tensorboard cannot be imported, and `OSError`."""
+class TensorBoard:
+    """Writes into `folder`, which is made if needed. Raises `TrackerError` if tensorboard cannot be imported, and `OSError`."""
 
     notice = ""
 
@@ -22,7 +21,7 @@ class EventFiles:
             from tensorboard.compat.proto import event_pb2, summary_pb2
             from tensorboard.summary.writer.event_file_writer import EventFileWriter
         except ImportError as error:
-            raise unusable("tensorboard", error) from error
+            raise import_failure("tensorboard", error) from error
         self._events: Any = event_pb2
         self._summaries: Any = summary_pb2
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Points in, a run of Weights & Biases out: offline below the run's folder, unless WANDB_MODE says otherwise."""
+"""The tracker Weights & Biases: keeps its run offline in the run's folder, unless WANDB_MODE says otherwise."""
 
 from __future__ import annotations
 
@@ -7,28 +7,26 @@ import os
 from pathlib import Path
 from typing import Any
 
-from trainer.trackers.scalars import Point
-from trainer.trackers.sink import TrackerError, unusable
+from trainer.trackers.scalars import Point, TrackerError, import_failure
 
 PROJECT = "draftscope"
-INIT_SECONDS = 20.0
-# Of the config; the rest says where this machine keeps things, and how it is watched.
+# Parts of the config that say where this machine keeps things and how it is watched, not how it trains.
 NOT_SENT = ("watch", "runs", "config", "resume", "trackers")
 
 
-class WandbRun:
-    """One run with the id of ours. `sent` counts the points that it was given before, by other processes.
+class Wandb:
+    """One W&B run, with our run's id. `sent` is how many points earlier processes sent to it.
 
-    Raises `TrackerError` where wandb cannot be imported or cannot begin.
+    Raises `TrackerError` if wandb cannot be imported or cannot start.
     """
 
     def __init__(self, folder: Path, sent: int = 0) -> None:
-        offline_unless_asked()
+        default_to_offline()
         self._wandb = _library()
         self.notice = ""
         self._sent = sent
-        self._run = self._begin(folder)
-        # Its own count of calls has to rise; ours falls back when a run is resumed, and W&B would drop those points.
+        self._run = self._start(folder)
+        # W&B drops points whose `step=` does not rise, and ours falls back at a resume: so count points, and plot over `step`.
         self._run.define_metric("step")
         self._run.define_metric("*", step_metric="step")
 
@@ -37,49 +35,49 @@ class WandbRun:
         self._sent += 1
 
     def restart(self, step: int) -> None:
-        """Nothing to do: W&B keeps both, told apart by `attempt`."""
+        """Nothing to do: W&B keeps both attempts, told apart by `attempt`."""
 
     def flush(self) -> None:
-        """Nothing to do: wandb's own process has each point at once."""
+        """Nothing to do: wandb's own process has every point already."""
 
     def close(self) -> None:
         self._run.finish()
 
-    def _begin(self, folder: Path) -> Any:
+    def _start(self, folder: Path) -> Any:
         try:
             return _init(self._wandb, folder)
         except Exception as error:
             if os.environ["WANDB_MODE"] == "offline":
-                raise TrackerError(f"wandb cannot begin: {error}") from error
-            asked = os.environ["WANDB_MODE"]
+                raise TrackerError(f"wandb cannot start: {error}") from error
+            mode = os.environ["WANDB_MODE"]
             os.environ["WANDB_MODE"] = "offline"
             reason = " ".join(str(error).split()).rstrip(".")
-            self.notice = f"W&B cannot be had with WANDB_MODE={asked} ({reason}): its run is kept offline, for `wandb sync`"
+            self.notice = f"W&B cannot be reached with WANDB_MODE={mode} ({reason}): the run is kept offline, for `wandb sync`"
             self._wandb.teardown()  # its process still holds the run's id
             return _init(self._wandb, folder)
 
 
-def offline_unless_asked() -> None:
-    """wandb takes what it does from the environment; what its user has set there is left as it is."""
+def default_to_offline() -> None:
+    """wandb is configured by the environment; what its user has set there stays."""
     os.environ.setdefault("WANDB_MODE", "offline")
     os.environ.setdefault("WANDB_SILENT", "true")
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
+    os.environ.setdefault("WANDB_INIT_TIMEOUT", "20")  # seconds
 
 
 def _library() -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise unusable("wandb", error) from error
+        raise import_failure("wandb", error) from error
     return wandb
 
 
 def _init(wandb: Any, folder: Path) -> Any:
     settings = wandb.Settings(
         console="off",
-        init_timeout=INIT_SECONDS,
-        x_disable_meta=True,  # the command, the host and the code are the run record's
-        x_disable_stats=True,  # of this process, which nobody asked for
+        x_disable_meta=True,  # command, host and code stay in the run record
+        x_disable_stats=True,  # figures of this process, not of the trainer
         x_disable_machine_info=True,
         x_save_requirements=False,
         save_code=False,
