@@ -34,12 +34,14 @@ CONFIG = TrainConfig(
 )
 
 
-class FakeLive:
+class FakeMonitor:
+    exporter = None
+
     def __init__(self) -> None:
         self.phases: list[str] = []
 
-    def phase(self, text: str) -> None:
-        self.phases.append(text)
+    def enter_phase(self, phase: str) -> None:
+        self.phases.append(phase)
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +50,8 @@ def plan() -> Plan:
 
 
 def loaded(plan: Plan) -> tuple[Learner, list[FeatureExtractor]]:
-    live: Any = FakeLive()
-    learner, target, _ = load(plan, live)
+    monitor: Any = FakeMonitor()
+    learner, target, _ = load(plan, monitor)
     return learner, target
 
 
@@ -104,9 +106,9 @@ def test_only_the_seed_decides_the_first_weights(plan: Plan) -> None:
 
 
 def test_it_says_what_it_does(plan: Plan) -> None:
-    live: Any = FakeLive()
-    load(plan, live)
-    assert live.phases == ["loading the target", "making the drafter", "waiting for the first features"]
+    monitor: Any = FakeMonitor()
+    load(plan, monitor)
+    assert monitor.phases == ["loading the target", "making the drafter", "waiting for the first features"]
 
 
 def test_a_target_that_cannot_be_read_fails_the_run_by_then(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:

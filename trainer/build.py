@@ -13,17 +13,18 @@ from trainer.drafter.learner import Learner
 from trainer.drafter.model import Drafter
 from trainer.errors import ConfigError
 from trainer.evaluate.online import Evaluator, Unmeasured
-from trainer.monitor.live import Live
+from trainer.monitor.acceptance import Evaluations
+from trainer.monitor.monitor import Monitor
 from trainer.run.preflight import Plan
 from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 
 log = logging.getLogger(__name__)
 
 
-def load(plan: Plan, live: Live) -> tuple[Learner, list[FeatureExtractor], Evaluator | Unmeasured]:
+def load(plan: Plan, monitor: Monitor) -> tuple[Learner, list[FeatureExtractor], Evaluator | Unmeasured]:
     """The learner, a target for each target thread (threads on one device share its weights), and who measures acceptance."""
     config, placement = plan.config, plan.placement
-    live.phase("loading the target")
+    monitor.enter_phase("loading the target")
     try:
         models = {device: plan.target.load(placement.precision, device) for device in dict.fromkeys(placement.targets)}
     except ConfigError as error:  # too late for that: the run has a folder
@@ -39,26 +40,26 @@ def load(plan: Plan, live: Live) -> tuple[Learner, list[FeatureExtractor], Evalu
     targets = {device: FeatureExtractor(model, plan.layer_ids, ring, keep_last=plan.keep_last) for device, model in models.items()}
     weights = borrow_weights(models[placement.targets[0]], placement.drafter)
 
-    live.phase("making the drafter")
+    monitor.enter_phase("making the drafter")
     torch.manual_seed(config.seed)
     drafter = Drafter(plan.drafter)
     if plan.warm_start:
         log.info("%s", plan.warm_start.sentence())
         drafter.load_state_dict(plan.warm_start.trained.drafter.state_dict())
     learner = Learner(drafter.to(placement.drafter), weights, config, len(plan.conversations), autocast=placement.autocast)
-    evaluator = _evaluator(plan, models[placement.targets[0]], live)
-    live.phase("waiting for the first features")
+    evaluator = _evaluator(plan, models[placement.targets[0]], Evaluations(monitor))
+    monitor.enter_phase("waiting for the first features")
     return learner, [targets[device] for device in placement.targets], evaluator
 
 
-def _evaluator(plan: Plan, model: PreTrainedModel, live: Live) -> Evaluator | Unmeasured:
+def _evaluator(plan: Plan, model: PreTrainedModel, evaluations: Evaluations) -> Evaluator | Unmeasured:
     if plan.held_out is None:
         return Unmeasured()
     return Evaluator(
         model,
         plan.drafter,
         plan.held_out,
-        live,
+        evaluations,
         every=plan.config.evaluate.every,
         anchors=plan.config.drafter.anchors,
         max_new_tokens=plan.config.evaluate.max_new_tokens,

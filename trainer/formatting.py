@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 UNKNOWN = "–"
@@ -15,9 +16,11 @@ def plain(value: object) -> str:
 
 
 def number(value: Any, form: str = "") -> str:
-    """A number in a format; a dash for None; the word itself for "NaN" and "Infinity"."""
+    """A number in a format; a dash for None; NaN and infinities as the words that JSON has for them."""
     if value is None:
         return UNKNOWN
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     return plain(value) if isinstance(value, str) else format(value, form)
 
 

@@ -22,7 +22,7 @@ from trainer.drafter.checkpoint import checkpoint_folder
 from trainer.monitor.control import Control
 from trainer.evaluate.online import Evaluator, Unmeasured
 from trainer.run.checkpointing import Keeper
-from trainer.monitor.live import Live
+from trainer.monitor.monitor import Monitor
 from trainer.build import load
 from trainer.metrics.catalogue.stages import STAGE_ITEM_SECONDS
 from trainer.pipeline.queues import OrderedQueue, Queue
@@ -40,23 +40,23 @@ def train(config: TrainConfig, command: list[str]) -> None:
         open_run(config, plan, command) as run,
         Watch(run, config.watch, server, config.trackers, control, plan.placement) as watch,
     ):
-        watch.finish(travel(plan, run, watch, control))
+        watch.finish(run_pipeline(plan, run, watch, control))
 
 
-def travel(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
-    """The whole road, from loading the target to the last checkpoint; returns the run's last words."""
-    config, live = plan.config, watch.live
+def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
+    """The whole road, from loading the target to the last checkpoint; returns the run's final message."""
+    config, monitor = plan.config, watch.monitor
     set_threads = partial(torch.set_num_threads, plan.placement.cpu_threads)
     set_threads()
-    learner, targets, evaluator = load(plan, live)
-    keeper = Keeper(run, plan, learner, live)
+    learner, targets, evaluator = load(plan, monitor)
+    keeper = Keeper(run, plan, learner, monitor)
     keeper.restore()
     start, size = run.start, int(config.queues.gigabytes * 1e9)
     with evaluator, Stages(thread_start=set_threads, item_bounds=STAGE_ITEM_SECONDS.buckets) as stages:
         watch.observe(stages)
         visits = Visits(plan.conversations, config.seed, config.batches.epochs, start=(start.epoch, start.position))
         samples = Queue[Sample]("samples", config.queues.samples, size)
-        stages.start("dataset", visits, Tokeniser(plan.chat, live.dropped), into=samples)
+        stages.start("dataset", visits, Tokeniser(plan.chat, monitor.drop), into=samples)
 
         packing = partial(pack, token_budget=config.batches.token_budget, first_seq=start.next_seq)
         batches = Queue[TokenBatch]("batches", config.queues.batches, size)
@@ -67,25 +67,25 @@ def travel(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
 
         for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:
-                live.stepped(outcome.facts, outcome.skipped, outcome.progress_ratio)
+                monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
                 keeper.save_if_due()
             if learner.is_done:
                 break
             if outcome is not None:
-                evaluator.measure_if_due(outcome.facts.step, learner.drafter)
-                obey(control, learner, keeper, stages)
+                evaluator.measure_if_due(outcome, learner.drafter)
+                handle_requests(control, learner, keeper, stages)
             learner.raise_if_diverged()
         else:
             if not control.is_stopping():
                 if (outcome := learner.finish()) is not None:
-                    live.stepped(outcome.facts, outcome.skipped, outcome.progress_ratio)
-                live.arrived()
+                    monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
+                monitor.use_up_data()
         stages.close()
-        wind_up(learner, keeper, evaluator, live, control)
-    return last_words(run, learner, interrupted=control.is_stopping() and not learner.is_done)
+        finish(learner, keeper, evaluator, monitor, control)
+    return final_message(run, learner, interrupted=control.is_stopping() and not learner.is_done)
 
 
-def obey(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> None:
+def handle_requests(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> None:
     """Between two steps: write the checkpoint that was asked for, and wait while the run is paused."""
     if control.takes_checkpoint():
         keeper.save()
@@ -95,16 +95,16 @@ def obey(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> 
                 keeper.save()
 
 
-def wind_up(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, live: Live, control: Control) -> None:
+def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, monitor: Monitor, control: Control) -> None:
     """What is still to do once the last step is taken."""
-    live.set_state("finishing")
-    live.phase("writing the last checkpoint")
+    monitor.enter("finishing")
+    monitor.enter_phase("writing the last checkpoint")
     keeper.save_last()
-    live.phase("measuring acceptance")
+    monitor.enter_phase("measuring acceptance")
     evaluator.measure_last(learner.train_state.step, learner.drafter, give_up=control.is_stopping)
 
 
-def last_words(run: Run, learner: Learner, *, interrupted: bool) -> str:
+def final_message(run: Run, learner: Learner, *, interrupted: bool) -> str:
     step = learner.train_state.step
     if interrupted and step == 0:
         return "Stopped as asked before the first step: there is nothing to go on from."

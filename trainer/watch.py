@@ -25,11 +25,13 @@ from trainer.gpus.device import NO_TORCH_GPUS, torch_gpus
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import EVENT_STREAMS, HTTP_REFUSED, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter, MetricSample
+from trainer.monitor.collectors import log_samples, run_samples
 from trainer.monitor.console import Console, choose_mode
 from trainer.monitor.control import Control
-from trainer.monitor.live import Live
-from trainer.monitor.moments import log_samples
+from trainer.monitor.monitor import Monitor
+from trainer.monitor.rates import Counts
 from trainer.monitor.sampler import Sampler
+from trainer.monitor.status import MonitorStatus
 from trainer.pipeline.stages import Stages
 from trainer.record.format import EvaluationLine, read_line
 from trainer.record.reader import newest_events
@@ -72,41 +74,43 @@ class Watch:
         self._server = server
         self._record = RunRecord(run.folder, run.attempt)
         self._exporter = Exporter(CollectorRegistry(), str(run.facts["id"]))
-        self.live = Live(run.facts, self._exporter, self._record)
+        self.monitor = Monitor(run.facts, self._exporter, self._record)
+        self.source = MonitorStatus(self.monitor)
         torch = torch_gpus(placement.targets, placement.drafter) if placement else NO_TORCH_GPUS
-        gpus = GpuSampler(self._exporter, config.gpu_seconds, torch, progress=lambda: self.live.step)
-        self._sampler = Sampler(self.live, self._exporter, self._record, config, gpus=gpus)
+        gpus = GpuSampler(self._exporter, config.gpu_seconds, torch, progress=lambda: self.monitor.state.step)
+        self._sampler = Sampler(self.monitor, config, gpus=gpus)
         self._control = control or Control()
-        self._control.attach(self.live)
+        self._control.attach(self.monitor)
         self._linger_seconds = config.linger_seconds
         addresses = {"status": f"{on_this_machine(server.address)}/status"} if server.address else {}
-        self._console = Console(self.live, choose_mode(config.console, sys.stdout), sys.stdout, addresses)
+        self._console = Console(self.source, choose_mode(config.console, sys.stdout), sys.stdout, addresses)
         self._handlers_before: list[logging.Handler] = []
         self._logged = RecordLogHandler(self._record)
+        self._exporter.register(lambda: run_samples(self.monitor.state, self._record))
         self._exporter.register(lambda: log_samples(self._logged.warnings, self._logged.errors))
         self._handlers: list[logging.Handler] = [self._logged, self._console.log_handler()]
         self._discovery = _discovery_file(config, run, server)
         # Its own address, and the name by which Prometheus asks for it: what is told of it must lead to it.
         own = (urlsplit(server.address or "").netloc, self._discovery.target if self._discovery else None)
         self._allow_hosts = (*config.allow_hosts, *filter(None, own))
-        self._trackers = Trackers(run.folder, trackers, self._exporter, self.live.warn)
+        self._trackers = Trackers(run.folder, trackers, self._exporter, self.monitor.warn)
         self._stages: Stages | None = None
-        self._last_words = ""
+        self._final_message = ""
 
     def __enter__(self) -> Watch:
         root = logging.getLogger()
         self._handlers_before, root.handlers = root.handlers, self._handlers
         start = self._run.start
         self._inherit()
-        self.live.began(start.step, start.context_tokens, start.draft_tokens, start.samples)
+        self.monitor.begin(Counts(start.step, start.context_tokens, start.draft_tokens, start.samples))
         self._serve()  # now that it has begun: nothing can be asked of it before
         self._sampler.start()
         self._console.start()
         self._trackers.start()
         for sentence in self._run.warnings:
-            self.live.warn(sentence)
+            self.monitor.warn(sentence)
         if self._discovery and (trouble := self._discovery.publish()):
-            self.live.warn(trouble)
+            self.monitor.warn(trouble)
         return self
 
     def observe(self, stages: Stages) -> None:
@@ -116,7 +120,7 @@ class Watch:
 
     def finish(self, message: str) -> None:
         """The run has come to an orderly end."""
-        self.live.finished(message)
+        self.monitor.finish(message)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         if error is not None:
@@ -124,14 +128,14 @@ class Watch:
         self._sampler.stop()
         self._trackers.stop()
         linger_seconds = self._say_whether_it_lingers() if error is None or isinstance(error, Exception) else 0.0
-        self._console.stop(self._last_words)
+        self._console.stop(self._final_message)
         self._record.close()
         logging.getLogger().handlers = self._handlers_before
         self._control.linger(linger_seconds)
         if self._discovery and (trouble := self._discovery.remove()):
             log.warning(trouble)
         if isinstance(error, Exception):
-            raise RunFailedError(self._last_words) from error
+            raise RunFailedError(self._final_message) from error
 
     def _inherit(self) -> None:
         """What earlier attempts left of use: a checkpoint, and what was measured up to there, not of steps that are overtaken."""
@@ -140,12 +144,12 @@ class Watch:
         before = filter(None, (read_line(EvaluationLine, row) for row in newest_events(self._run.folder, "evaluated")))
         evaluation = next((facts for facts in before if facts.step <= self._run.start.step), None)
         with contextlib.suppress(OSError):  # if it has gone since it was checked, whoever loads it says so
-            self.live.inherited(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)
+            self.monitor.inherit(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)
 
     def _serve(self) -> None:
-        app = create_app(self.live, self._exporter.exposition, self._allow_hosts, self._book_http, self._count_refusal)
+        app = create_app(self.source, self._exporter.exposition, self._allow_hosts, self._book_http, self._count_refusal)
         if self._server.token is not None:
-            add_control(app, self._control, self.live, self._server.token)
+            add_control(app, self._control, self.monitor, self._server.token)
         self._exporter.register(lambda: [MetricSample(EVENT_STREAMS, app.state.events.open_streams)])
         self._server.start(app)
 
@@ -169,8 +173,8 @@ class Watch:
         plain = isinstance(error.__cause__, ConfigError) or isinstance(error, UnsavedError)
         text = str(error) if plain else "".join(traceback.format_exception(error))
         log.error("%s", text.rstrip())
-        self.live.failed(stage, str(error) if plain else error, text)
-        self._last_words = self.live.verdict().sentence
+        self.monitor.fail(stage, str(error) if plain else error, text)
+        self._final_message = self.monitor.state.verdict.sentence
 
 
 def _discovery_file(config: WatchConfig, run: Run, server: StatusServer) -> ServiceDiscoveryFile | None:

@@ -23,7 +23,8 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Gauge, generate_latest
 
 from tests.support.full_rank import BLOCK_SIZE, full_rank
-from trainer.monitor.live import Live
+from trainer.monitor.monitor import Monitor
+from trainer.monitor.status import MonitorStatus
 from trainer.server.app import create_app
 from trainer.server.server import StatusServer
 
@@ -55,19 +56,19 @@ def series_of(body: bytes) -> int:
     return sum(not line.startswith(b"#") for line in body.splitlines())
 
 
-def scrape(live: Live) -> bytes:
-    return live.exporter.exposition(ACCEPT)[0]
+def scrape(monitor: Monitor) -> bytes:
+    return monitor.exporter.exposition(ACCEPT)[0]
 
 
 def cost(folder: Path, gpus: int, times: int) -> Cost:
     """Of one scrape of a full rank."""
-    with full_rank(folder, gpus) as live:
-        series = series_of(scrape(live))
+    with full_rank(folder, gpus) as monitor:
+        series = series_of(scrape(monitor))
         plain = plain_gauges(series)
         # By turns, so that a machine that drifts favours neither.
         ours, theirs = [], []
         for _ in range(times):
-            ours.append(spent(lambda: scrape(live)))
+            ours.append(spent(lambda: scrape(monitor)))
             theirs.append(spent(lambda: generate_latest(plain)))
     cpu, wall = (summary([one[place] for one in ours]) for place in (0, 1))
     return Cost(series, cpu, wall, summary([one[0] for one in theirs]))
@@ -92,10 +93,10 @@ def summary(times: list[float]) -> Spent:
 
 
 @contextmanager
-def served(live: Live) -> Iterator[str]:
+def served(monitor: Monitor) -> Iterator[str]:
     """`host:port` of a status server for this rank."""
     server = StatusServer(StatusServer.bind("127.0.0.1", 0))
-    server.start(create_app(live, live.exporter.exposition))
+    server.start(create_app(MonitorStatus(monitor), monitor.exporter.exposition))
     assert server.address is not None
     try:
         yield server.address.removeprefix("http://")
@@ -150,7 +151,7 @@ def main() -> None:
         shown = " | ".join(milliseconds(value) for value in (*found.cpu, *found.wall))
         print(f"| {gpus} | {found.series} | {shown} | {found.cpu.median / found.plain_cpu.median:.2f} |", flush=True)
     print("\n| `/healthz`, asked every 20 ms | median | p99 | slowest | a scrape beside it |\n| --- | --- | --- | --- | --- |")
-    with tempfile.TemporaryDirectory() as folder, full_rank(Path(folder), 2) as live, served(live) as address:
+    with tempfile.TemporaryDirectory() as folder, full_rank(Path(folder), 2) as monitor, served(monitor) as address:
         for scrapes in (0, SCRAPES_A_SECOND):
             with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as elsewhere:
                 answers, beside = elsewhere.submit(healthz, address, scrapes, args.seconds).result()

@@ -29,11 +29,12 @@ from typing import Any, NamedTuple, cast
 import datasets
 
 from trainer.config import BatchesConfig, CheckpointConfig, DatasetConfig, DrafterConfig, EvaluateConfig, TrainConfig, WatchConfig
+from trainer.metrics.catalogue.watching import WATCH_PARTS, WATCH_SECONDS
 from trainer.monitor.control import Control
 from trainer.pipeline.stages import Stages
 from trainer.run.folder import Run, open_run
 from trainer.run.preflight import check
-from trainer.train import travel
+from trainer.train import run_pipeline
 from trainer.watch import Watch, listening
 
 LEAST_RATIO = 0.99
@@ -82,7 +83,7 @@ class Silence:
 
 
 class Switch:
-    """In place of a `Watch` and its `live`: passes everything on, to everything that watches or to nobody, by turns.
+    """In place of a `Watch` and its `monitor`: passes everything on, to everything that watches or to nobody, by turns.
 
     `plan` says of each turn whether it is watched; once it is used up, the run is told to stop.
     """
@@ -95,22 +96,22 @@ class Switch:
         self._watching = contextlib.ExitStack()
         self._watched = False
         self._others: set[threading.Thread] = set()
-        self._live: Any = Silence()
+        self._monitor: Any = Silence()
         self._steps = 0
         self._entered = 0.0
         self._timed: Clocks | None = None
         self.turns: list[Turn] = []
 
     @property
-    def live(self) -> Switch:
+    def monitor(self) -> Switch:
         return self
 
     def observe(self, stages: Stages) -> None:
         self._stages = stages
         self._next()
 
-    def stepped(self, *facts: object) -> None:
-        self._live.stepped(*facts)
+    def step(self, *facts: object) -> None:
+        self._monitor.step(*facts)
         self._steps += 1
         now = time.perf_counter()
         if self._timed is None:
@@ -120,7 +121,7 @@ class Switch:
             self._end(self._timed, self._clocks())
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._live, name)
+        return getattr(self._monitor, name)
 
     def _end(self, began: Clocks, ended: Clocks) -> None:
         steps, wall = ended.steps - began.steps, ended.wall - began.wall
@@ -145,16 +146,17 @@ class Switch:
         watch = enter(Watch(self._run, config.watch, server, config.trackers, Control()))
         enter(scraped(str(server.address)))
         watch.observe(self._stages)
-        self._watched, self._live = True, watch.live
+        self._watched, self._monitor = True, watch.monitor
 
     def close(self) -> None:
-        self._watched, self._live = False, Silence()
+        self._watched, self._monitor = False, Silence()
         self._watching.close()
 
     def _clocks(self) -> Clocks:
         if not self._watched:
             return Clocks(self._steps, time.perf_counter(), time.process_time(), 0.0, 0.0)
-        booked = self._live.snapshot().watch_seconds
+        exporter = self._monitor.exporter
+        booked = sum(exporter.total(WATCH_SECONDS, part) for part in WATCH_PARTS)
         own = sum(map(cpu_seconds, set(threading.enumerate()) - self._others))
         return Clocks(self._steps, time.perf_counter(), time.process_time(), own, booked)
 
@@ -205,7 +207,7 @@ def train(pairs: int, seconds: float, trackers: tuple[str, ...]) -> list[tuple[T
         with open_run(config, plan := check(config), ["benchmark"]) as run:
             switch = Switch(run, config, control, order, seconds)
             with contextlib.closing(switch):
-                travel(plan, run, cast(Watch, switch), control)
+                run_pipeline(plan, run, cast(Watch, switch), control)
     turns = switch.turns
     return [cast(tuple[Turn, Turn], tuple(sorted(two))) for two in zip(turns[::2], turns[1::2], strict=True)]
 

@@ -97,13 +97,13 @@ def our_step() -> Iterator[Call]:
     from prometheus_client import CollectorRegistry
 
     from trainer.metrics.exporter import Exporter
-    from trainer.monitor.live import Live
+    from trainer.monitor.monitor import Monitor
     from trainer.record.writer import RunRecord
 
     record = RunRecord(Path.cwd(), 0)
-    live = Live({"id": "one", "max_steps": 10**9}, Exporter(CollectorRegistry(), "one"), record)
+    monitor = Monitor({"id": "one", "max_steps": 10**9}, Exporter(CollectorRegistry(), "one"), record)
     lines = [step_of(step + 1, position_accuracy=(0.5,) * 15) for step in range(1000)]
-    yield lambda step, values: live.stepped(lines[step % 1000])
+    yield lambda step, values: monitor.step(lines[step % 1000])
     record.close()
 
 

@@ -77,9 +77,9 @@ def test_packed_and_unpacked_training_of_the_same_samples_are_equal(
     monkeypatch.setattr(learner_module, "draw_anchors", same_places)
     together, one_by_one = learner_for(config_of(loss=objective)), learner_for(config_of(accumulate=3, loss=objective))
     (packed_outcome,), (alone_outcome,) = train(together, [packed]), train(one_by_one, alone)
-    assert alone_outcome.facts.loss == pytest.approx(packed_outcome.facts.loss, rel=1e-5)
-    assert alone_outcome.facts.grad_norm == pytest.approx(packed_outcome.facts.grad_norm, rel=1e-4)
-    assert alone_outcome.facts.position_accuracy == packed_outcome.facts.position_accuracy
+    assert alone_outcome.line.loss == pytest.approx(packed_outcome.line.loss, rel=1e-5)
+    assert alone_outcome.line.grad_norm == pytest.approx(packed_outcome.line.grad_norm, rel=1e-4)
+    assert alone_outcome.line.position_accuracy == packed_outcome.line.position_accuracy
     of_packed, of_alone = gradients
     for name, gradient in of_packed.items():
         assert gradient.abs().max() > 0
@@ -89,24 +89,24 @@ def test_packed_and_unpacked_training_of_the_same_samples_are_equal(
 def test_the_loss_is_the_mean_over_all_batches_of_a_step_not_of_their_means() -> None:
     batches = [*batches_of(1, 30), dataclasses.replace(batches_of(2, 9)[1])]
     separate = [learner_for(config_of()) for _ in batches]
-    losses = [train(learner, [batch])[0].facts.loss for learner, batch in zip(separate, batches, strict=True)]
+    losses = [train(learner, [batch])[0].line.loss for learner, batch in zip(separate, batches, strict=True)]
     (outcome,) = train(learner_for(config_of(accumulate=2)), batches)
-    assert min(losses) < outcome.facts.loss < max(losses)
-    assert outcome.facts.loss != pytest.approx(sum(losses) / 2, rel=1e-6), "the second has fewer guesses and so counts less"
+    assert min(losses) < outcome.line.loss < max(losses)
+    assert outcome.line.loss != pytest.approx(sum(losses) / 2, rel=1e-6), "the second has fewer guesses and so counts less"
 
 
 def test_training_again_gives_the_same_weights_bit_for_bit() -> None:
     runs = []
     for _ in range(2):
         learner = learner_for(config_of())
-        facts = [dataclasses.replace(outcome.facts, step_seconds=0) for outcome in train(learner, batches_of(6))]
+        facts = [dataclasses.replace(outcome.line, step_seconds=0) for outcome in train(learner, batches_of(6))]
         runs.append((weights_of(learner), facts))
     assert_identical(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
 
 
 def test_the_seed_decides_the_anchors() -> None:
-    losses = {train(learner_for(config_of(seed=seed)), batches_of(1))[0].facts.loss for seed in (0, 1)}
+    losses = {train(learner_for(config_of(seed=seed)), batches_of(1))[0].line.loss for seed in (0, 1)}
     assert len(losses) == 2
 
 
@@ -128,7 +128,7 @@ def test_it_learns_a_few_samples_by_heart(objective: LossConfig) -> None:
     batches = batches_of(1, 30, 24)
     learner = learner_for(config_of(max_steps=200, loss=objective))
     repeated = [dataclasses.replace(batches[0], seq=seq) for seq in range(200)]
-    facts = [outcome.facts for outcome in train(learner, repeated)]
+    facts = [outcome.line for outcome in train(learner, repeated)]
     first, last = facts[0], facts[-10:]
     # D-PACE's loss falls more slowly: its weights grow with the drafter's certainty.
     assert sum(one.loss for one in last) / 10 < (0.1 if objective.objective == "cross_entropy" else 0.5) * first.loss
@@ -139,7 +139,7 @@ def test_it_learns_a_few_samples_by_heart(objective: LossConfig) -> None:
 def test_it_learns_what_the_target_would_say() -> None:
     (batch,) = batches_of(1, 30, 24)
     learner = learner_for(config_of(max_steps=200, loss=LossConfig(objective="distillation")))
-    facts = [outcome.facts for outcome in train(learner, [dataclasses.replace(batch, seq=seq) for seq in range(200)])]
+    facts = [outcome.line for outcome in train(learner, [dataclasses.replace(batch, seq=seq) for seq in range(200)])]
     (features,) = WITH_LAST.extract(iter([batch]))
     logit_TV = features.last_TD @ MODEL.lm_head.weight.T
     features.release()
@@ -151,7 +151,7 @@ def test_what_a_step_tells() -> None:
     learner = learner_for(config_of(max_steps=4), conversations=20)
     outcomes = train(learner, batches_of(3))
     assert [outcome.skipped for outcome in outcomes] == [""] * 3
-    facts, progress = outcomes[-1].facts, outcomes[-1].progress_ratio
+    facts, progress = outcomes[-1].line, outcomes[-1].progress_ratio
     assert (facts.step, facts.seq) == (3, 2)
     assert (facts.context_tokens, facts.draft_tokens, facts.samples) == (3 * 35, 3 * 6 * 8, 3 * 2)
     assert facts.epoch == pytest.approx(6 / 20)
@@ -168,7 +168,7 @@ def test_what_a_step_tells() -> None:
 def test_each_step_has_the_rate_of_its_middle_so_that_none_is_wasted() -> None:
     optimizer = OptimizerConfig(learning_rate=3e-3, warmup_ratio=0.25)
     learner = learner_for(dataclasses.replace(config_of(max_steps=4), optimizer=optimizer))
-    rates = [outcome.facts.learning_rate for outcome in train(learner, batches_of(4))]
+    rates = [outcome.line.learning_rate for outcome in train(learner, batches_of(4))]
     falling = [(1 + math.cos(math.pi * done / 6)) / 2 for done in (1, 3, 5)]
     assert rates == pytest.approx([3e-3 * share for share in (0.5, *falling)])
 
@@ -176,7 +176,7 @@ def test_each_step_has_the_rate_of_its_middle_so_that_none_is_wasted() -> None:
 def test_a_run_of_one_step_learns() -> None:
     learner = learner_for(config_of(max_steps=1))
     before = weights_of(learner)
-    assert train(learner, batches_of(1))[0].facts.learning_rate > 0
+    assert train(learner, batches_of(1))[0].line.learning_rate > 0
     assert not torch.equal(weights_of(learner)["fc.weight"], before["fc.weight"])
 
 
@@ -227,7 +227,7 @@ def test_batches_with_nothing_to_guess_are_skipped_and_no_divergence() -> None:
     mute = [dataclasses.replace(batch, supervised_T=torch.zeros(35, dtype=torch.bool)) for batch in batches_of(SKIPS_IN_A_ROW + 2)]
     outcomes = train(learner, mute)
     assert {outcome.skipped for outcome in outcomes} == {"no_draft_tokens"}
-    assert outcomes[0].facts.position_accuracy == (None,) * 7
+    assert outcomes[0].line.position_accuracy == (None,) * 7
     assert_identical(weights_of(learner), before)
 
 
@@ -244,7 +244,7 @@ def test_six_steps_a_restore_and_six_more_are_twelve_bit_for_bit(tmp_path: Path)
     resumed.restore(read_checkpoint(written))
     assert resumed.train_state.next_seq == 12
     outcomes = train(resumed, batches[resumed.train_state.next_seq :])
-    assert [outcome.facts.step for outcome in outcomes] == [7, 8, 9, 10, 11, 12]
+    assert [outcome.line.step for outcome in outcomes] == [7, 8, 9, 10, 11, 12]
     assert resumed.train_state == straight.train_state
     assert_identical(weights_of(resumed), weights_of(straight))
     assert repr(resumed.state()[1]) == repr(straight.state()[1])

@@ -55,7 +55,7 @@ def assert_skipped(learner: Learner, bad: FeatureBatch, reason: str) -> None:
     outcome = learner.learn(bad)
     assert outcome is not None
     assert outcome.skipped == reason
-    assert outcome.facts.learning_rate == 0
+    assert outcome.line.learning_rate == 0
     assert learner.train_state.step == state_before.step + 1
     assert learner.train_state.next_seq == bad.seq + 1
     assert_identical(weights_of(learner), before)

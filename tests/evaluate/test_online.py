@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -14,12 +15,14 @@ from transformers import PreTrainedModel, Qwen3Config
 
 from tests.support.small import lay_out, lively_drafter
 from tests.support.threads import eventually
+from tests.support.watched import STEP
 from trainer.config import DrafterConfig
 from trainer.data.held_out import HeldOut
 from trainer.decoding.acceptance_length import acceptance_length
 from trainer.decoding.speculative import Speculator
+from trainer.drafter.learner import Outcome
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
-from trainer.evaluate.online import Evaluator, Unmeasured
+from trainer.evaluate.online import ESTIMATES, Evaluator, Unmeasured
 from trainer.record.format import EvaluationLine
 from trainer.target.tiny import MASK, tiny_config, tiny_model
 
@@ -79,6 +82,11 @@ def evaluator(model: PreTrainedModel, told: Told, held_out: HeldOut | None = Non
     return Evaluator(model, architecture(), held_out, told, **arguments)
 
 
+def after(step: int, estimate: float = 1.5, skipped: str = "") -> Outcome:
+    """What a training step was, as far as the evaluator asks."""
+    return Outcome(replace(STEP, step=step, estimated_acceptance_length=estimate), skipped, 0.5)
+
+
 def never() -> bool:
     return False
 
@@ -106,7 +114,7 @@ def test_what_it_measures_is_real_decoding_by_the_drafter_of_that_step(model: Pr
 def test_it_measures_when_it_is_due_and_the_last_step_once(model: PreTrainedModel, told: Told) -> None:
     with evaluator(model, told) as measuring:
         for step in range(1, 5):
-            measuring.measure_if_due(step, drafter())
+            measuring.measure_if_due(after(step), drafter())
             eventually(lambda step=step: len(told.done) == step // 2, within=60)
         measuring.measure_last(4, drafter(), never)
         assert [facts.step for facts in told.done] == [2, 4]
@@ -115,12 +123,27 @@ def test_it_measures_when_it_is_due_and_the_last_step_once(model: PreTrainedMode
     assert told.skipped == told.failed == []
 
 
+def test_the_training_estimate_is_of_the_steps_before_the_one_that_is_measured(model: PreTrainedModel, told: Told) -> None:
+    with evaluator(model, told, every=31, max_new_tokens=4) as measuring:
+        for step in range(1, 11):
+            measuring.measure_if_due(after(step, 9.0), drafter())
+        for step in range(11, 30):
+            measuring.measure_if_due(after(step, 2.0), drafter())
+        measuring.measure_if_due(after(29, math.nan), drafter())
+        measuring.measure_if_due(after(30, 50.0, "no_draft_tokens"), drafter())
+        measuring.measure_if_due(after(31, 2.0), drafter())
+        measuring.measure_if_due(after(32, 7.0), drafter())  # while it is measured
+        eventually(lambda: len(told.done) == 1, within=60)
+    assert told.done[0].training_estimated_length == 2.0
+    assert ESTIMATES == 20
+
+
 def test_training_goes_on_from_the_copy_and_does_not_change_what_is_measured(model: PreTrainedModel, told: Told) -> None:
     gate, trained = Gate(), drafter()
     with evaluator(model, told) as measuring:
         measuring.measure_last(1, trained, never)
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(2, trained)
+        measuring.measure_if_due(after(2), trained)
         assert gate.reached.wait(60)
         with torch.no_grad():
             for weight in trained.parameters():
@@ -134,8 +157,8 @@ def test_training_goes_on_from_the_copy_and_does_not_change_what_is_measured(mod
 def test_one_that_is_due_while_another_runs_is_left_out(model: PreTrainedModel, told: Told) -> None:
     gate = Gate()
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(2, drafter())
-        measuring.measure_if_due(4, drafter())
+        measuring.measure_if_due(after(2), drafter())
+        measuring.measure_if_due(after(4), drafter())
         assert told.skipped == [4]
         gate.opened.set()
         eventually(lambda: len(told.done) == 1, within=60)
@@ -145,7 +168,7 @@ def test_leaving_gives_up_within_a_round_and_takes_the_taps_off(model: PreTraine
     before = hooks(model)
     with evaluator(model, told, max_new_tokens=3000) as measuring:
         assert hooks(model) == before + 2
-        measuring.measure_if_due(2, drafter())
+        measuring.measure_if_due(after(2), drafter())
         assert measuring._thread is not None
         assert measuring._thread.is_alive()
     assert not measuring._thread.is_alive()
@@ -181,7 +204,7 @@ def test_a_thread_that_hangs_is_left_behind(model: PreTrainedModel, told: Told, 
     monkeypatch.setattr("trainer.evaluate.online.JOIN_SECONDS", 0.05)
     gate = Gate()
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(2, drafter())
+        measuring.measure_if_due(after(2), drafter())
         assert gate.reached.wait(60)
     assert measuring._thread is not None
     assert measuring._thread.is_alive(), "nobody waited until it had given up by itself"
@@ -227,7 +250,7 @@ def with_tokens(token_T: torch.Tensor) -> Any:
 
 def test_nothing_to_measure() -> None:
     with Unmeasured() as measuring:
-        measuring.measure_if_due(2, drafter())
+        measuring.measure_if_due(after(2), drafter())
         measuring.measure_last(2, drafter(), never)
 
 

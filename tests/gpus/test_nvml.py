@@ -9,6 +9,7 @@ import pytest
 
 from tests.support.fake_nvml import BUSY, GIB, IDLE, MIB, UUIDS, FakeNvml
 from tests.support.sources import ROOT
+from tests.support.watched import shown
 from trainer.gpus.collectors import gpu_samples
 from trainer.gpus.device import Device, GpuSnapshot, NotHereError, UsedGpu
 from trainer.gpus.nvml import Nvml
@@ -40,8 +41,7 @@ def test_figures_in_base_units() -> None:
     first, second = look.devices()
     assert look.nvml.driver == "570.86.15"
     assert look.nvml.notes == ()
-    shown = first.shown()
-    assert shown == {
+    assert shown(first) == {
         "index": 0,
         "mig": None,
         "name": "NVIDIA H200",
@@ -95,9 +95,9 @@ def test_a_figure_that_is_not_supported_is_none_and_all_others_are_told(call: st
     fake.fail(NOT_SUPPORTED, call)
     look = Look(fake)
     for _ in range(3):
-        expected, [found, _] = whole.devices()[0].shown(), look.devices()
-    assert {name for name, value in found.shown().items() if value != expected[name]} == set(fields)
-    assert all(found.shown()[name] is None for name in fields)
+        expected, [found, _] = shown(whole.devices()[0]), look.devices()
+    assert {name for name, value in shown(found).items() if value != expected[name]} == set(fields)
+    assert all(shown(found)[name] is None for name in fields)
 
 
 def test_what_is_never_told_is_not_asked_again() -> None:

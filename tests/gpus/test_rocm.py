@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.support.fake_rocm import FIGURES, UUIDS, FakeTorch
+from tests.support.watched import shown
 from trainer.gpus.device import Device, NotHereError, UsedGpu
 from trainer.gpus.rocm import Rocm
 
@@ -27,7 +28,7 @@ def devices(fake: FakeTorch) -> tuple[Device, ...]:
 
 def test_figures_in_base_units() -> None:
     first, second = devices(FakeTorch())
-    assert {name: value for name, value in first.shown().items() if value is not None} == {
+    assert {name: value for name, value in shown(first).items() if value is not None} == {
         "index": 0,
         "name": "AMD Instinct MI300X",
         "uuid": UUIDS[0],

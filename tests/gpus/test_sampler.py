@@ -12,10 +12,10 @@ import pynvml
 import pytest
 from prometheus_client import CollectorRegistry
 
-from tests.monitor.test_live import RUN, STEP
 from tests.monitor.test_sampler import FakeStages
 from tests.support.fake_nvml import BUSY, IDLE, UUIDS, FakeNvml
 from tests.support.fake_rocm import FakeTorch
+from tests.support.watched import RUN, STEP, shown
 from trainer.config import WatchConfig
 from trainer.gpus.device import NO_TORCH_GPUS, Allocated, NotHereError, TorchGpus, UsedGpu
 from trainer.gpus.nvml import Nvml
@@ -23,8 +23,9 @@ from trainer.gpus.rocm import Rocm
 from trainer.gpus.sampler import COSTLY_EVERY, GIVE_UP_SECONDS, RETRY_SECONDS, GpuSampler
 from trainer.metrics.catalogue.watching import WATCH_ERRORS, WATCH_SECONDS
 from trainer.metrics.exporter import Exporter
-from trainer.monitor.live import Live
+from trainer.monitor.monitor import Monitor
 from trainer.monitor.sampler import Sampler
+from trainer.monitor.status import MonitorStatus, gpu_sampler
 from trainer.record.writer import RunRecord
 
 GIVEN = UsedGpu(0, UUIDS[1].removeprefix("GPU-"), ("drafter",)), UsedGpu(1, UUIDS[0].removeprefix("GPU-"), ("target",))
@@ -69,20 +70,20 @@ class Bench:
 
 def test_a_sampling() -> None:
     bench = Bench()
-    assert bench.gpus.snapshot.shown(5.0) == {
+    assert gpu_sampler(bench.gpus.snapshot, 5.0).model_dump() == {
         "up": False,
         "reason": "No GPU figures yet.",
-        "notes": [],
+        "notes": (),
         "backend": "none",
         "driver": "",
         "age_seconds": None,
         "errors": 0,
     }
-    snapshot = bench.sample()
-    assert ([device.index for device in snapshot.devices], snapshot.up, snapshot.reason, snapshot.warning) == ([0, 1], True, "", "")
-    assert (snapshot.time, snapshot.seconds) == (bench.wall(), 0.0)
-    shown = snapshot.shown(bench.now + 1.25)
-    assert (shown["backend"], shown["driver"], shown["age_seconds"]) == ("nvml", "570.86.15", 1.2)
+    reading = bench.sample()
+    assert ([device.index for device in reading.devices], reading.up, reading.reason, reading.warning) == ([0, 1], True, "", "")
+    assert (reading.time, reading.seconds) == (bench.wall(), 0.0)
+    said = gpu_sampler(reading, bench.now + 1.25)
+    assert (said.backend, said.driver, said.age_seconds) == ("nvml", "570.86.15", 1.2)
     assert bench.counted == (0, 0)
     assert bench.exporter.total(WATCH_SECONDS, "gpu") > 0
 
@@ -234,18 +235,18 @@ def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> N
     """Verdict, stall detection and `/metrics` know of the driver only what its own thread has left behind."""
     record, bench = RunRecord(tmp_path, 0), Bench()
     exporter, stages = bench.exporter, FakeStages()
-    live = Live(RUN, exporter, record, bench.clock, bench.wall)
+    monitor = Monitor(RUN, exporter, record, bench.clock, bench.wall)
     config = WatchConfig(stall_seconds=30.0)
-    sampler = Sampler(live, exporter, record, config, gpus=bench.gpus, clock=bench.clock)
+    sampler = Sampler(monitor, config, gpus=bench.gpus)
     sampler.attach(stages)  # type: ignore[arg-type]
     bench.sample()
     hanging = Hanging(bench)
     for number in range(1, 21):
         bench.now += 1
         stages.advance(1.0, busy=0.5, items=1)
-        live.stepped(replace(STEP, step=number, context_tokens=1000 * number))
+        monitor.step(replace(STEP, step=number, context_tokens=1000 * number))
         sampler.tick()
-    status = live.status()
+    status = MonitorStatus(monitor).status().document()
     assert (status["verdict"]["state"], status["step"]) == ("stage_holds", 20)
     assert status["gpu_sampler"]["reason"] == "No GPU figures: the driver has not answered for 20 s."
     assert (status["devices"], status["gpu_sampler"]["age_seconds"]) == ([], 20.0)
@@ -255,10 +256,10 @@ def test_a_run_goes_on_being_watched_while_the_driver_hangs(tmp_path: Path) -> N
     stages.on_item = 38.0
     bench.now += 38
     sampler.tick()
-    assert live.state == "stalled"
+    assert monitor.state.state == "stalled"
     hanging.end()
     sampler.tick()
-    assert [device["index"] for device in live.status()["devices"]] == [0, 1]
+    assert [device["index"] for device in MonitorStatus(monitor).status().document()["devices"]] == [0, 1]
     record.close()
 
 
@@ -278,7 +279,7 @@ def test_stages_and_the_allocator_are_matched_by_identity() -> None:
     assert (first.stages, first.allocator) == (("target",), None)
     held = Allocated(allocated_bytes=100, reserved_bytes=200, peak_bytes=300, retries=2, out_of_memory=1)
     assert (second.stages, second.allocator) == (("drafter",), held)
-    assert second.shown()["allocator"]["peak_bytes"] == 300
+    assert shown(second)["allocator"]["peak_bytes"] == 300
     assert bench.sample().devices[1].allocator == held, "the last known figures stay"
     assert sorted(asked) == [0, 1], "torch is asked only once the run has got on"
 
@@ -331,13 +332,13 @@ def test_at_its_end_a_run_that_had_no_figures_still_says_why() -> None:
 
 def test_an_ended_run_shows_no_figures_of_the_present_and_keeps_those_of_its_record(tmp_path: Path) -> None:
     record, bench = RunRecord(tmp_path, 0), Bench()
-    live = Live(RUN, bench.exporter, record, bench.clock, bench.wall)
-    sampler = Sampler(live, bench.exporter, record, WatchConfig(), gpus=bench.gpus, clock=bench.clock)
+    monitor = Monitor(RUN, bench.exporter, record, bench.clock, bench.wall)
+    sampler = Sampler(monitor, WatchConfig(), gpus=bench.gpus)
     bench.sample()
     sampler.tick()
     sampler.stop()
     record.close()
-    status = live.status()
+    status = MonitorStatus(monitor).status().document()
     assert (status["devices"], status["gpu_sampler"]["up"]) == ([], False)
     assert status["gpu_sampler"]["reason"].startswith("The run has ended")
     lines = bench.exporter.exposition(None)[0].decode().splitlines()
@@ -371,5 +372,5 @@ print(gpus.snapshot.up, [thread.name for thread in threading.enumerate()])
 
 def test_a_reading_that_is_old_shows_its_age() -> None:
     bench = Bench()
-    snapshot = bench.sample()
-    assert snapshot.shown(bench.now + 90)["age_seconds"] == pytest.approx(90)
+    reading = bench.sample()
+    assert gpu_sampler(reading, bench.now + 90).age_seconds == pytest.approx(90)

@@ -19,8 +19,8 @@ from trainer.metrics.catalogue import index
 from trainer.metrics.catalogue.run import VERDICT
 from trainer.metrics.catalogue.stages import STAGES
 from trainer.monitor import acceptance
-from trainer.monitor.moments import verdict_samples
-from trainer.monitor.verdict import Facts, StageShare, Verdict, judge
+from trainer.monitor.collectors import verdict_samples
+from trainer.monitor.verdict import Evidence, StageShare, Verdict, judge
 
 RUNBOOKS = ROOT / "docs" / "runbooks"
 ADDRESS = "http://127.0.0.1:8400/runbooks/"
@@ -204,7 +204,7 @@ def road(busiest: str = "", hungry: float = 0.0, stuck: str = "") -> tuple[Stage
     )
 
 
-AT_WORK = Facts(now=0.0, state="running", step=50, steps=50, loss=2.0, progress_ratio=0.5, stages=road("target"))
+AT_WORK = Evidence(now=0.0, state="running", step=50, steps=50, loss=2.0, progress_ratio=0.5, stages=road("target"))
 IDLE = tuple(replace(one, seconds_on_item=0.0) for one in road())
 MOMENTS = [
     *(("stage_holds", replace(AT_WORK, stages=road(name))) for name in STAGES),

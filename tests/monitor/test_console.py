@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from trainer.monitor.console import Console, choose_mode
 
 ADDRESSES = {"dashboard": "http://127.0.0.1:8400", "status": "http://127.0.0.1:9400/status"}
@@ -82,7 +82,7 @@ def test_a_setting_wins_and_no_stream_is_off():
 
 
 def test_plain_prints_every_ten_seconds_and_at_changes_of_state():
-    now, out, live = [100.0], io.StringIO(), FakeLive(state="running", step=1)
+    now, out, live = [100.0], io.StringIO(), FakeMonitor(state="running", step=1)
     console = Console(live, "plain", out, ADDRESSES, clock=lambda: now[0])
     console.start()
     wait_for(out, "step 1 ")
@@ -102,14 +102,14 @@ def test_plain_prints_every_ten_seconds_and_at_changes_of_state():
 def test_plain_survives_an_encoding_without_our_signs():
     raw = io.BytesIO()
     out = io.TextIOWrapper(raw, encoding="ascii")
-    console = Console(FakeLive(), "plain", out)
+    console = Console(FakeMonitor(), "plain", out)
     console.start()
     console.stop("Fertig: ü")
     assert raw.getvalue().endswith(b"Fertig: ?\n")
 
 
 def test_live_shows_the_run_and_leaves_the_last_state(logger):
-    out, live = Terminal(), FakeLive(loss=7.0, step=1)
+    out, live = Terminal(), FakeMonitor(loss=7.0, step=1)
     console = Console(live, "live", out, ADDRESSES)
     logger.addHandler(console.log_handler())
     console.start()
@@ -130,7 +130,7 @@ def test_live_shows_the_run_and_leaves_the_last_state(logger):
 
 def test_a_traceback_keeps_its_lines(logger):
     out = io.StringIO()
-    console = Console(FakeLive(), "plain", out)
+    console = Console(FakeMonitor(), "plain", out)
     logger.addHandler(console.log_handler())
     console.start()
     try:
@@ -144,7 +144,7 @@ def test_a_traceback_keeps_its_lines(logger):
 @pytest.mark.parametrize("error", [BrokenPipeError("nobody reads"), OSError(errno.EIO, "the terminal is gone")])
 @pytest.mark.parametrize("mode", ["live", "plain"])
 def test_a_broken_pipe_hurts_nobody(mode, error, logger):
-    live = FakeLive()
+    live = FakeMonitor()
     console = Console(live, mode, Broken(error), ADDRESSES)
     before = sys.stdout, sys.stderr
     logger.addHandler(console.log_handler())
@@ -158,7 +158,7 @@ def test_a_broken_pipe_hurts_nobody(mode, error, logger):
 def test_a_stopped_terminal_holds_up_nobody(logger, monkeypatch):
     monkeypatch.setattr("trainer.monitor.console._STOP_SECONDS", 0.1)
     out = Stuck()
-    console = Console(FakeLive(), "plain", out, ADDRESSES)
+    console = Console(FakeMonitor(), "plain", out, ADDRESSES)
     logger.addHandler(console.log_handler())
     console.start()
     assert out.entered.wait(PATIENCE)
@@ -173,7 +173,7 @@ def test_a_stopped_terminal_holds_up_nobody(logger, monkeypatch):
 
 
 def test_a_failing_status_ends_only_the_console(caplog):
-    live = FakeLive()
+    live = FakeMonitor()
     live.status = lambda: 1 / 0
     console = Console(live, "live", Terminal())
     before = sys.stdout
@@ -186,7 +186,7 @@ def test_a_failing_status_ends_only_the_console(caplog):
 
 def test_off_shows_nothing(logger):
     out = io.StringIO()
-    console = Console(FakeLive(), "off", out, ADDRESSES)
+    console = Console(FakeMonitor(), "off", out, ADDRESSES)
     logger.addHandler(console.log_handler())
     console.start()
     logger.info("a line")

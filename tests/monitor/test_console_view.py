@@ -2,7 +2,7 @@ import io
 
 from rich.console import Console as RichConsole
 
-from tests.support.fake_live import NOW, sample_status
+from tests.support.fake_monitor import NOW, a_status
 from trainer.monitor.console_view import LossStart, frame, loss_start, plain_line
 
 ADDRESSES = {"dashboard": "http://127.0.0.1:8400", "status": "http://127.0.0.1:9400/status"}
@@ -15,7 +15,7 @@ def shown(status, *, start=None, width=80):
 
 
 def test_the_frame_says_everything_within_80_by_24():
-    text = shown(sample_status(warnings=["x" * 200, "newest"]), start=LossStart(3, 7.8123))
+    text = shown(a_status(warnings=["x" * 200, "newest"]), start=LossStart(3, 7.8123))
     for part in (
         "demo-x9f2 · running · 12 min",
         "1,240 of 5,000 (25 %) · ETA 2 h 10 min",
@@ -37,34 +37,35 @@ def test_the_frame_says_everything_within_80_by_24():
 def test_measured_acceptance_stands_whole_beside_the_estimate():
     acceptance = {"estimated_length": 12.31, "measured_length": 11.27, "measured_at_step": 123_456}
     said = "12.31 tokens per round, estimated · 11.27 measured at step 123,456"
-    assert said in shown(sample_status(acceptance=acceptance))
-    assert f"acceptance {said}" in plain_line(sample_status(acceptance=acceptance))
+    assert said in shown(a_status(acceptance=acceptance))
+    assert f"acceptance {said}" in plain_line(a_status(acceptance=acceptance))
 
 
 def test_the_frame_of_a_run_that_has_just_begun():
-    empty = dict.fromkeys(sample_status())
-    text = shown(empty | {"state": "starting", "phase": "loading the target"})
+    warming = {"state": "warming_up", "sentence": "Warming up: loading the target, 3 s so far."}
+    text = shown(a_status(state="starting", phase="loading the target", step=0, loss=None, verdict=warming, stages=[]))
     assert "starting (loading the target)" in text
-    assert "No verdict yet." in text
+    assert "Warming up: loading the target" in text
     assert "from" not in text
 
 
 def test_names_cannot_move_the_cursor_or_speak_markup():
-    text = shown(sample_status(run={"name": "[bold]x[/bold]\x1b[2J"}, warnings=["\x1b[31mred"]))
+    text = shown(a_status(run={"name": "[bold]x[/bold]\x1b[2J"}, warnings=["\x1b[31mred"]))
     assert "[bold]x[/bold] [2J" in text
     assert "\x1b" not in text
 
 
 def test_the_loss_starts_at_the_first_finite_one():
-    assert loss_start(sample_status(loss=None)) is None
-    assert loss_start(sample_status(loss="NaN")) is None
-    assert loss_start(sample_status()) == LossStart(1240, 3.4123)
+    assert loss_start(a_status(loss=None)) is None
+    assert loss_start(a_status(loss="NaN")) is None
+    assert loss_start(a_status()) == LossStart(1240, 3.4123)
 
 
 def test_the_plain_line():
-    assert plain_line(sample_status()) == (
+    assert plain_line(a_status()) == (
         "running · step 1,240 of 5,000 (25 %) · loss 3.4123 · acceptance 2.31 tokens per round, estimated · "
         "410 context tokens/s · 12.3k draft tokens/s · 0.4 steps/s · ETA 2 h 10 min · "
         "The target holds the run back: busy 97 %. Without it: up to +34 %, then the drafter holds."
     )
-    assert plain_line({"state": "starting", "phase": "loading the target"}) == "starting (loading the target) · No verdict yet."
+    starting = a_status(state="starting", phase="loading the target", step=0)
+    assert plain_line(starting).startswith("starting (loading the target) · The target")

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from tests.support.threads import Worker, eventually
 from trainer.monitor import control as control_module
 from trainer.monitor.control import Control
@@ -16,13 +16,13 @@ from trainer.monitor.control import Control
 SOON = 2.0
 
 
-def controlled(**changed: object) -> tuple[Control, FakeLive]:
-    live, control = FakeLive(**changed), Control()
+def controlled(**changed: object) -> tuple[Control, FakeMonitor]:
+    live, control = FakeMonitor(**changed), Control()
     control.attach(live)
     return control, live
 
 
-def names(live: FakeLive) -> list[str]:
+def names(live: FakeMonitor) -> list[str]:
     return [name for name, _ in live.told]
 
 
@@ -132,7 +132,7 @@ def test_an_action_that_there_is_not_is_the_callers_mistake() -> None:
         controlled()[0].ask("dance")
 
 
-def rest(control: Control, live: FakeLive) -> Worker:
+def rest(control: Control, live: FakeMonitor) -> Worker:
     """A loop that pauses as `trainer.train.obey` does, on a thread; ends with how many checkpoints it wrote."""
 
     def loop(_: object) -> int:
@@ -143,7 +143,7 @@ def rest(control: Control, live: FakeLive) -> Worker:
         return written
 
     worker = Worker(loop)
-    eventually(lambda: live.state == "paused")
+    eventually(lambda: live.state.state == "paused")
     return worker
 
 
@@ -157,7 +157,7 @@ def test_a_pause_lasts_until_somebody_lets_the_run_go_on(monkeypatch: pytest.Mon
     eventually(lambda: not control._checkpoint)
     assert control.ask("resume", "fed").status == 202
     assert worker.ended() == 1
-    assert live.state == "running"
+    assert live.state.state == "running"
     events = [(name, fields.get("reason")) for name, fields in live.told if name != "control_requests_total"]
     assert events == [
         ("pause_requested", "lunch"),
@@ -187,7 +187,7 @@ def test_a_pause_ends_when_there_is_nothing_left_to_pause() -> None:
 def test_a_checkpoint_that_was_asked_for_in_a_pause_is_written_before_the_pause_ends(end: str) -> None:
     control, live = controlled()
     control.ask("pause")
-    live.set_state("paused")
+    live.enter("paused")
     assert control.ask("checkpoint").message.startswith("A checkpoint is written now")
     control.ask(end)
     assert [control.rests() for _ in range(2)] == [True, False]

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from trainer.metrics.catalogue.run import VERDICT_STATES
-from trainer.monitor.verdict import Facts, StageShare, Verdict, judge, shares
+from trainer.monitor.verdict import Evidence, StageShare, Verdict, judge, shares
 from trainer.pipeline.queues import Queue
 from trainer.pipeline.stages import Stages, StageStats
 
@@ -32,7 +32,7 @@ def road(dataset: float, batches: float, target: float, drafter: float) -> tuple
     return share("dataset", dataset), share("batches", batches), share("target", target), share("drafter", drafter, 1 - drafter)
 
 
-RUNNING = Facts(
+RUNNING = Evidence(
     now=1000.0, state="running", step=50, steps=50, loss=6.1, first_loss=10.8, elapsed=90.0, stages=road(0.1, 0.2, 0.97, 0.724)
 )
 
@@ -167,10 +167,10 @@ def test_waiting_in_a_circle_is_a_stall_without_a_stage() -> None:
 TARGET, DATASET = RUNNING, replace(RUNNING, stages=road(0.99, 0.2, 0.33, 0.25))
 
 
-def follow(*seen: Facts) -> list[Verdict]:
+def follow(*seen: Evidence) -> list[Verdict]:
     verdicts: list[Verdict] = []
-    for number, facts in enumerate(seen):
-        verdicts.append(judge(replace(facts, now=1000.0 + number), verdicts[-1] if verdicts else None))
+    for number, evidence in enumerate(seen):
+        verdicts.append(judge(replace(evidence, now=1000.0 + number), verdicts[-1] if verdicts else None))
     return verdicts
 
 

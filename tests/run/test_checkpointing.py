@@ -32,7 +32,7 @@ class FakeLearner:
         self.restored, self.train_state = checkpoint, checkpoint.train_state
 
 
-class FakeLive:
+class FakeListener:
     def __init__(self) -> None:
         self.written: list[tuple[int, str, int]] = []
         self.failures: list[str] = []
@@ -49,13 +49,13 @@ class Kept:
     """A keeper, with the fakes around it."""
 
     def __init__(self, folder: Path, checkpoint: Path | None = None, **config: int) -> None:
-        self.learner, self.live = FakeLearner(), FakeLive()
+        self.learner, self.listener = FakeLearner(), FakeListener()
         self.run = Run(
             folder=folder, facts={"id": "made", "git_commit": "c0ffee", "from": {"name": "older"}}, checkpoint=checkpoint
         )
         settings = TrainConfig(target="tiny", data="demo", checkpoint=CheckpointConfig(**config))
         plan: Any = SimpleNamespace(config=settings, identity=lambda: {"seed": 0}, drafter=drafter_config())
-        self.keeper = Keeper(self.run, plan, self.learner, self.live)  # type: ignore[arg-type]
+        self.keeper = Keeper(self.run, plan, self.learner, self.listener)  # type: ignore[arg-type]
 
     def steps(self, *steps: int) -> None:
         for step in steps:
@@ -64,7 +64,7 @@ class Kept:
 
     @property
     def written(self) -> list[int]:
-        return [step for step, _, _ in self.live.written]
+        return [step for step, _, _ in self.listener.written]
 
 
 def break_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_a_checkpoint_holds_the_learner_and_what_it_fits_and_is_told_of(tmp_path
     assert (checkpoint.facts["run"]["id"], checkpoint.facts["run"]["git_commit"]) == ("made", "c0ffee")
     assert checkpoint.facts["run"]["from"] == {"name": "older"}
     size = sum(file.stat().st_size for file in path.iterdir())
-    assert kept.live.written[-1] == (4, str(path), size)
+    assert kept.listener.written[-1] == (4, str(path), size)
 
 
 def test_a_restored_step_is_a_written_one(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_one_that_fails_is_told_and_the_next_is_tried(tmp_path: Path, monkeypatc
         break_disk(broken)
         kept.steps(1200)
     told = "The checkpoint of step 1,200 could not be written: [Errno 28] No space left on device."
-    assert (kept.live.failures, kept.written) == ([told], [])
+    assert (kept.listener.failures, kept.written) == ([told], [])
     kept.keeper.save_last()
     assert kept.written == [1200], "the same step is tried again, since it has none"
 
@@ -161,7 +161,7 @@ def test_a_last_step_that_cannot_be_saved_fails_the_run_and_names_what_is_left(
         "the checkpoint of the last step, 1,234, could not be written (No space left on device), "
         "and the newest one, to --resume from, is of step 1,000; make room first"
     )
-    assert len(kept.live.failures) == 1
+    assert len(kept.listener.failures) == 1
 
 
 def test_and_says_so_where_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

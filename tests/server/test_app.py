@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_live import sample_status
+from tests.support.fake_monitor import a_status, sample_status
 from tests.support.served import Served
 from trainer.server.app import readiness
 
@@ -71,11 +71,10 @@ def test_the_index_and_the_schema_list_the_routes(served):
         ),
         ({"state": "failed", "last_error": "boom"}, False, "not ready: the run has failed: boom"),
         ({"state": "finished"}, False, "not ready: the run is finished"),
-        ({"state": "stalled", "verdict": None}, False, "not ready: the run is stalled"),
     ],
 )
 def test_readiness(changed, ready, sentence):
-    assert readiness(sample_status(**changed)) == (ready, sentence)
+    assert readiness(a_status(**changed)) == (ready, sentence)
 
 
 def test_readyz_follows_the_run():

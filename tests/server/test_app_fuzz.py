@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from schemathesis import Case, GenerationMode
 from schemathesis.specs.openapi import checks
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from tests.support.served import exposition
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS
 from trainer.monitor.control import Control
@@ -38,7 +38,7 @@ def schema_of(app: FastAPI) -> schemathesis.BaseSchema:
     return schemathesis.openapi.from_asgi("/openapi.json", app)
 
 
-def controlled(live: FakeLive) -> schemathesis.BaseSchema:
+def controlled(live: FakeMonitor) -> schemathesis.BaseSchema:
     control = Control()
     control.attach(live)
     app = create_app(live, exposition, ("testserver",))
@@ -62,7 +62,7 @@ def test_what_reads_answers_as_it_announces() -> None:
     def look(case: Case) -> None:
         case.call_and_validate(excluded_checks=EXCLUDED)
 
-    routes = fuzz(schema_of(create_app(FakeLive(), exposition, ("testserver",))), look)
+    routes = fuzz(schema_of(create_app(FakeMonitor(), exposition, ("testserver",))), look)
     assert routes == {f"GET /{name}" for name in ("", "status", "metrics", "events", "healthz", "readyz")}
 
 
@@ -75,7 +75,7 @@ def test_who_has_the_token_is_answered_as_announced() -> None:
         # Whether the token is asked for is the next test's: this check takes a token that it did not make for a wrong one.
         seen.add(case.call_and_validate(excluded_checks=[*EXCLUDED, checks.ignored_auth]).status_code)
 
-    assert fuzz(controlled(FakeLive()), look) == {f"POST /control/{action}" for action in CONTROL_ACTIONS}
+    assert fuzz(controlled(FakeMonitor()), look) == {f"POST /control/{action}" for action in CONTROL_ACTIONS}
     assert {200, 202, 400} <= seen, "not all were refused for the same reason"
     assert 401 not in seen
 
@@ -85,6 +85,6 @@ def test_who_has_none_moves_nothing() -> None:
     def look(case: Case) -> None:
         assert case.call_and_validate(excluded_checks=EXCLUDED).status_code in (400, 401, 413)
 
-    live = FakeLive()
+    live = FakeMonitor()
     fuzz(controlled(live), look)
     assert live.told == []

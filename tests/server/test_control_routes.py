@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from tests.support.served import Served
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS
 from trainer.server import control_routes, middleware
@@ -243,6 +243,6 @@ def test_the_token_is_in_no_answer(served: Served) -> None:
 
 
 def test_what_the_run_is_now_is_in_the_answer() -> None:
-    with Served(FakeLive(state="stalled", step=7), token=TOKEN) as served:
+    with Served(FakeMonitor(state="stalled", step=7), token=TOKEN) as served:
         answer = post(served, "pause").json()
     assert (answer["state"], answer["step"]) == ("stalled", 7)

@@ -9,7 +9,7 @@ import fastapi.routing
 import httpx
 import pytest
 
-from tests.support.fake_live import FakeLive, sample_status
+from tests.support.fake_monitor import FakeMonitor, sample_status
 from tests.support.served import Served
 from tests.support.threads import eventually
 from trainer.server.events import MAX_STREAMS, TickEvents, compact
@@ -78,7 +78,7 @@ def test_a_quiet_run_still_gets_heartbeats_and_says_when_to_come_back(served, mo
 
 
 def test_a_slow_reader_misses_ticks():
-    live, newest = FakeLive(), []
+    live, newest = FakeMonitor(), []
 
     async def read() -> None:
         events = TickEvents(live, lambda _: None, lambda _: None)

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from tests.support.served import Served
 from tests.support.threads import FakeClock
 from trainer.server import middleware
@@ -190,7 +190,7 @@ def test_a_stream_is_not_broken_off_noisily_by_a_body(served: Served, caplog: py
 
 
 def test_secrets_are_in_no_answer() -> None:
-    live = FakeLive(
+    live = FakeMonitor(
         run={"id": "a", "name": "a", "started_at": "2026-11-30T10:21:03+00:00", "command": ["train", "--hub-token", "S3CRET"]},
         state="failed",
         last_error="OSError: http://me:S3CRET@proxy:3128 says no to hf_S3CRETS3CRETS3CRET",

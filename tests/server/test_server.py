@@ -7,7 +7,7 @@ import socket
 import httpx
 import pytest
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from tests.support.served import SERVER_SECONDS, Served, exposition
 from trainer.errors import ConfigError
 from trainer.server.app import create_app
@@ -25,7 +25,7 @@ def test_a_dead_server_hurts_nobody(caplog):
     sock = StatusServer.bind("127.0.0.1", 0)
     server = StatusServer(sock)
     sock.close()
-    server.start(create_app(FakeLive(), exposition))
+    server.start(create_app(FakeMonitor(), exposition))
     server._thread.join(SERVER_SECONDS)
     assert "has died, training goes on" in caplog.text
     server.stop()
@@ -57,14 +57,14 @@ def test_ipv6():
     except ConfigError as error:
         pytest.skip(str(error))
     server = StatusServer(sock)
-    server.start(create_app(FakeLive(), exposition))
+    server.start(create_app(FakeMonitor(), exposition))
     assert httpx.get(f"{server.address}/healthz", trust_env=False).text == "ok\n"
     server.stop()
 
 
 def test_no_server_takes_every_call():
     server = StatusServer(None)
-    server.start(create_app(FakeLive(), exposition))
+    server.start(create_app(FakeMonitor(), exposition))
     server.stop()
 
 

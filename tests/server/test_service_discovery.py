@@ -165,5 +165,5 @@ def test_a_folder_that_cannot_be_had_is_a_warning_and_no_end(tmp_path: Path) -> 
     run = Run(folder=tmp_path, facts={"id": "one", "max_steps": 4})
     config = WatchConfig(port=0, announce=str(tmp_path / "targets"), console="off")
     with listening(config) as server, Watch(run, config, server) as watch:
-        assert [w for w in watch.live.status()["warnings"] if "Prometheus cannot find this trainer" in str(w)]
+        assert [w for w in watch.monitor.state.warnings if "Prometheus cannot find this trainer" in str(w)]
         watch.finish("Done.")

@@ -15,8 +15,9 @@ from trainer.config import WatchConfig
 from trainer.gpus.device import Allocated, Device, GpuSnapshot
 from trainer.metrics.catalogue.stages import QUEUES, STAGE_ITEM_SECONDS, STAGES
 from trainer.metrics.exporter import Exporter
-from trainer.monitor.live import Live
-from trainer.monitor.moments import log_samples
+from trainer.monitor.acceptance import Evaluations
+from trainer.monitor.collectors import log_samples, run_samples
+from trainer.monitor.monitor import Monitor
 from trainer.monitor.sampler import Sampler
 from trainer.pipeline.queues import QueueStats
 from trainer.pipeline.stages import StageStats
@@ -62,23 +63,24 @@ EVALUATION = EvaluationLine(
 
 
 @contextmanager
-def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Live]:
+def full_rank(folder: Path, gpus: int = 0, *, begun: bool = True) -> Iterator[Monitor]:
     """A rank in the midst of its run, or before anything has happened; only the record's writer goes on by itself."""
     exporter, record = Exporter(CollectorRegistry(), str(FACTS["id"])), RunRecord(folder, 0)
-    live = Live(FACTS, exporter, record)
+    monitor = Monitor(FACTS, exporter, record)
     stages, figures = SimpleNamespace(read=_stages, read_queues=_queues), _gpus(gpus)
-    sampler = Sampler(live, exporter, record, WatchConfig(), gpus=SimpleNamespace(snapshot=figures))  # type: ignore[arg-type]
+    sampler = Sampler(monitor, WatchConfig(), gpus=SimpleNamespace(snapshot=figures))  # type: ignore[arg-type]
+    exporter.register(lambda: run_samples(monitor.state, record))
     exporter.register(lambda: log_samples(3, 0))
     if begun:
         sampler.attach(stages)  # type: ignore[arg-type]
-        live.began()
-        live.stepped(STEP, progress_ratio=0.248)
-        live.evaluated(EVALUATION)
-        live.checkpointed(1000, folder / "checkpoints" / "step-000001000", 1_234_567_890, 2.5)
+        monitor.begin()
+        monitor.step(STEP)
+        Evaluations(monitor).evaluated(EVALUATION)
+        monitor.checkpointed(1000, folder / "checkpoints" / "step-000001000", 1_234_567_890, 2.5)
         sampler.tick()
     while record.disk is None:
         time.sleep(0.001)
-    yield live
+    yield monitor
     record.close()
 
 

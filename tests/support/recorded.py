@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support.fake_live import sample_status
+from tests.support.fake_monitor import sample_status
 from tests.support.lines import step_of
 from trainer.record.format import TelemetryLine, field_names
 from trainer.record.writer import RunRecord, write_run_json

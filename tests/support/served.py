@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from tests.support.fake_live import FakeLive
+from tests.support.fake_monitor import FakeMonitor
 from trainer.monitor.control import Control
 from trainer.server.app import add_control, create_app
 from trainer.server.server import StatusServer
@@ -25,9 +25,9 @@ class Served:
     """A context manager around the server; with a `token` the run can be controlled. `options` are those of `create_app`."""
 
     def __init__(
-        self, live: FakeLive | None = None, exposition: Any = exposition, token: bytes | None = None, **options: Any
+        self, live: FakeMonitor | None = None, exposition: Any = exposition, token: bytes | None = None, **options: Any
     ) -> None:
-        self.live = live or FakeLive()
+        self.live = live or FakeMonitor()
         self.refused: list[str] = []
         self.app = create_app(self.live, exposition, on_refusal=self.refused.append, **options)
         self.control = Control()

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.monitor.test_live import STEP
 from tests.monitor.test_sampler import Bench
 from tests.support.learning import batches_of, config_of, learner_for, train
 from tests.support.threads import FakeClock
+from tests.support.watched import STEP
+from trainer.monitor.rates import Counts
 from trainer.pipeline.queues import Queue
 from trainer.pipeline.stages import Stages
 
@@ -57,7 +58,7 @@ def test_a_rest_between_two_steps_is_no_steps_time() -> None:
     with learner.resting():
         time.sleep(0.5)
     (outcome,) = train(learner, batches_of(2)[1:])
-    assert 0 < outcome.facts.step_seconds < 0.5
+    assert 0 < outcome.line.step_seconds < 0.5
 
 
 @pytest.fixture
@@ -70,21 +71,21 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
 
 def pause(bench: Bench, seconds: int) -> None:
     """The drafter's times stand still meanwhile; the target's go on, as it waits."""
-    bench.live.set_state("paused")
+    bench.watched.enter("paused")
     for _ in range(seconds):
         bench.clock.now += 1
         bench.sampler.tick()
-    bench.live.set_state("running")
+    bench.watched.enter("running")
 
 
 def test_a_pause_is_in_no_rate_no_share_and_no_lost_time(bench: Bench) -> None:
     bench.run(20)
-    lost = bench.live.status()["verdict"]["lost_device_hours"]
+    lost = bench.watched.status()["verdict"]["lost_device_hours"]
     pause(bench, 100)
-    paused = bench.live.status()
+    paused = bench.watched.status()
     assert paused["rates"]["steps_per_second"] is None
     bench.run(10, busy=0.5)
-    status = bench.live.status()
+    status = bench.watched.status()
     assert status["rates"] == {"context_tokens_per_second": 1000.0, "draft_tokens_per_second": 80.0, "steps_per_second": 1.0}
     assert [stage["busy_ratio"] for stage in status["stages"]] == [1.0, 0.5]
     assert status["verdict"]["state"] == "stage_holds"
@@ -95,23 +96,23 @@ def test_a_pause_is_no_stall_and_the_verdict_says_what_it_is(bench: Bench) -> No
     bench.run(20)
     bench.stages.on_item = 500.0
     pause(bench, 100)
-    bench.live.set_state("paused")
+    bench.watched.enter("paused")
     bench.sampler.tick()
-    assert (bench.live.state, bench.live.verdict().state) == ("paused", "paused")
+    assert (bench.watched.state.state, bench.watched.state.verdict.state) == ("paused", "paused")
 
 
 def test_a_run_that_pauses_before_its_first_step_has_a_pace_after_it(bench: Bench) -> None:
     pause(bench, 100)
     bench.run(10)
-    assert bench.live.status()["rates"]["steps_per_second"] == 1.0
+    assert bench.watched.status()["rates"]["steps_per_second"] == 1.0
 
 
 def test_a_pause_in_a_resumed_run(bench: Bench) -> None:
-    bench.live.began(step=100, context_tokens=100_000, draft_tokens=8_000)
+    bench.watched.begin(Counts(step=100, context_tokens=100_000, draft_tokens=8_000))
     for step in range(101, 120):
         if step == 110:
             pause(bench, 100)
         bench.clock.now += 1
-        bench.live.stepped(replace(STEP, step=step, context_tokens=1000 * step, draft_tokens=80 * step, step_seconds=1.0))
+        bench.watched.step(replace(STEP, step=step, context_tokens=1000 * step, draft_tokens=80 * step, step_seconds=1.0))
         bench.sampler.tick()
-    assert bench.live.status()["rates"]["steps_per_second"] == 1.0
+    assert bench.watched.status()["rates"]["steps_per_second"] == 1.0

@@ -17,8 +17,8 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.monitor.test_parting import FACTS
 from tests.support.threads import Worker
+from tests.support.watched import EVALUATION
 from trainer.config import WatchConfig
 from trainer.errors import EXIT_INTERRUPTED, ConfigError
 from trainer.monitor.control import Control
@@ -115,13 +115,13 @@ def test_a_resume_knows_what_earlier_attempts_left(run: Run) -> None:
     (checkpoint / "manifest.json").write_bytes(b"x" * 10)
     (checkpoint / "drafter.safetensors").write_bytes(b"x" * 90)
     os.utime(checkpoint / "manifest.json", (time.time() - 600, time.time() - 600))
-    before = {"attempt": 0, "event": "evaluated", **fields_of(FACTS)}
+    before = {"attempt": 0, "event": "evaluated", **fields_of(EVALUATION)}
     lines = [before | {"step": step, "measured_length": step / 2} for step in (3, 6, 9)]
     (run.folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
     resumed = Run(folder=run.folder, facts=run.facts, attempt=1, start=start, checkpoint=checkpoint)  # type: ignore[arg-type]
     with watched(resumed) as watch:
-        status, text = watch.live.status(), watch.live.exporter.exposition(None)[0].decode()
+        status, text = watch.source.status().document(), watch.monitor.exporter.exposition(None)[0].decode()
         watch.finish("Done.")
     assert (status["checkpoint"]["step"], status["checkpoint"]["path"]) == (7, str(checkpoint))
     assert status["checkpoint"]["age_seconds"] == pytest.approx(600, abs=5)
@@ -134,14 +134,14 @@ def test_a_checkpoint_that_has_gone_meanwhile_is_left_to_whoever_loads_it(run: R
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
     resumed = Run(folder=run.folder, facts=run.facts, start=start, checkpoint=run.checkpoints / "gone")  # type: ignore[arg-type]
     with watched(resumed) as watch:
-        assert watch.live.status()["checkpoint"]["step"] is None
+        assert watch.source.status().document()["checkpoint"]["step"] is None
         watch.finish("Done.")
 
 
 def test_what_the_log_says_is_counted(run: Run) -> None:
     with watched(run) as watch:
         logging.getLogger("anybody").warning("It rains.")
-        text = watch.live.exporter.exposition(None)[0].decode()
+        text = watch.monitor.exporter.exposition(None)[0].decode()
         watch.finish("Done.")
     assert 'draftscope_log_messages_total{level="warning"} 1.0' in text
     assert 'draftscope_log_messages_total{level="error"} 0.0' in text
@@ -155,7 +155,7 @@ def test_a_failure_is_told_with_its_traceback_and_carried_on(run: Run) -> None:
     with pytest.raises(RunFailedError) as failed, watch:
         raise broken
     assert failed.value.__cause__ is broken
-    assert str(failed.value) == watch.live.verdict().sentence
+    assert str(failed.value) == watch.monitor.state.verdict.sentence
     assert "made to fail" in str(failed.value)
     assert root.handlers is before
     (told,) = [event for event in events(run) if event["event"] == "failed"]

@@ -19,7 +19,7 @@ from tests.support.sources import ROOT
 from tests.support.threads import Worker
 from trainer.metrics.catalogue.watching import WATCH_SECONDS
 from trainer.metrics.exporter import Exporter
-from trainer.monitor.live import Live
+from trainer.monitor.monitor import Monitor
 from trainer.record.writer import RecordLogHandler, RunRecord
 
 MOST_TIMES_FIVE_GAUGES = 5.0
@@ -45,12 +45,12 @@ def registry() -> CollectorRegistry:
 
 
 @pytest.fixture
-def live(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Live]:
+def monitor(tmp_path: Path, registry: CollectorRegistry) -> Iterator[Monitor]:
     """After its first step; its writer sleeps, so that only the caller's own work is measured."""
     record = RunRecord(tmp_path, 0, flush_seconds=1000, waiting_lines=500)
-    live = Live({"id": "one", "max_steps": 1000}, Exporter(registry, "one"), record)
-    live.stepped(STEPS[0])
-    yield live
+    monitor = Monitor({"id": "one", "max_steps": 1000}, Exporter(registry, "one"), record)
+    monitor.step(STEPS[0])
+    yield monitor
     record.close()
 
 
@@ -64,12 +64,12 @@ def least_seconds(calls: Callable[[], object], batches: int = 60) -> float:
     return min(took)
 
 
-def take_all(live: Live) -> None:
+def take_all(monitor: Monitor) -> None:
     for facts in STEPS:
-        live.stepped(facts)
+        monitor.step(facts)
 
 
-def test_a_step_costs_at_most_as_much_as_25_gauges(live: Live, registry: CollectorRegistry) -> None:
+def test_a_step_costs_at_most_as_much_as_25_gauges(monitor: Monitor, registry: CollectorRegistry) -> None:
     """Five times what five gauges cost, which is what other trackers are measured against (docs/watching.md)."""
     one, two, three, four, five = (Gauge(name, name, registry=registry) for name in ("one", "two", "three", "four", "five"))
 
@@ -83,31 +83,31 @@ def test_a_step_costs_at_most_as_much_as_25_gauges(live: Live, registry: Collect
 
     ratios = []
     for _ in range(5):  # until one was measured in peace
-        ratios.append(least_seconds(lambda: take_all(live)) / least_seconds(set_gauges))
+        ratios.append(least_seconds(lambda: take_all(monitor)) / least_seconds(set_gauges))
         if ratios[-1] <= MOST_TIMES_FIVE_GAUGES:
             break
     assert min(ratios) <= MOST_TIMES_FIVE_GAUGES
 
 
-def test_no_step_in_a_hundred_takes_a_millisecond(live: Live) -> None:
+def test_no_step_in_a_hundred_takes_a_millisecond(monitor: Monitor) -> None:
     took = []
     for facts in STEPS * 10:
         before = time.thread_time()
-        live.stepped(facts)
+        monitor.step(facts)
         took.append(time.thread_time() - before)
     assert sorted(took)[int(0.99 * len(took))] <= MOST_SECONDS_P99
 
 
-def test_a_step_opens_no_file_and_no_socket(live: Live) -> None:
+def test_a_step_opens_no_file_and_no_socket(monitor: Monitor) -> None:
     """Neither does one that is left out, which is a warning in the log as well."""
-    handler = RecordLogHandler(live.record)
+    handler = RecordLogHandler(monitor.record)
     logging.getLogger("trainer").addHandler(handler)
-    live.stepped(STEPS[1], "non_finite_loss")  # what is done once, such as looking up the time zone
+    monitor.step(STEPS[1], "non_finite_loss")  # what is done once, such as looking up the time zone
     _heard.clear()
     _listening.append(threading.get_ident())
     try:
-        take_all(live)
-        live.stepped(STEPS[2], "non_finite_loss")
+        take_all(monitor)
+        monitor.step(STEPS[2], "non_finite_loss")
     finally:
         _listening.clear()
         logging.getLogger("trainer").removeHandler(handler)
@@ -115,7 +115,7 @@ def test_a_step_opens_no_file_and_no_socket(live: Live) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/thread-self/io").exists(), reason="only Linux counts a thread's writes")
-def test_a_step_writes_nothing(live: Live) -> None:
+def test_a_step_writes_nothing(monitor: Monitor) -> None:
     """Not even to a file that is open already, and not once in a while when a buffer is full."""
 
     def writes() -> int:
@@ -124,23 +124,23 @@ def test_a_step_writes_nothing(live: Live) -> None:
 
     before = writes()
     for _ in range(20):
-        take_all(live)
+        take_all(monitor)
     assert writes() - before == 0
 
 
-def test_a_step_waits_for_no_reader(live: Live, registry: CollectorRegistry) -> None:
+def test_a_step_waits_for_no_reader(monitor: Monitor, registry: CollectorRegistry) -> None:
     """Every lock that a scrape, a tick, a console or a request could hold is held while it is taken."""
-    with live._ticked, live._notices._changing, live._standing._changing, registry._lock:
-        Worker(lambda _: take_all(live)).ended()
-    assert live.step == STEPS[-1].step
+    with monitor._ticked, registry._lock:
+        Worker(lambda _: take_all(monitor)).ended()
+    assert monitor.state.step == STEPS[-1].step
 
 
-def test_its_cost_is_told(live: Live) -> None:
-    before = live.exporter.total(WATCH_SECONDS, "record")
+def test_its_cost_is_told(monitor: Monitor) -> None:
+    before = monitor.exporter.total(WATCH_SECONDS, "record")
     took = -time.perf_counter()
-    take_all(live)
+    take_all(monitor)
     took += time.perf_counter()
-    told = live.exporter.total(WATCH_SECONDS, "record") - before
+    told = monitor.exporter.total(WATCH_SECONDS, "record") - before
     assert 0.5 * took < told <= took
 
 

@@ -5,7 +5,7 @@ import math
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.fake_live import sample_status
+from tests.support.fake_monitor import sample_status
 from tests.support.lines import step_of
 from tests.support.recorded import NAN
 from trainer.metrics.catalogue.index import step_columns

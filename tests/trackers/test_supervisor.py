@@ -87,7 +87,7 @@ def watched(run: Run, *trackers: str) -> Watch:
 
 def take_steps(watch: Watch) -> None:
     for step in range(1, STEPS + 1):
-        watch.live.stepped(step_of(step, loss=1.0 * step))
+        watch.monitor.step(step_of(step, loss=1.0 * step))
 
 
 def warnings(run: Run) -> list[str]:
@@ -123,7 +123,7 @@ def test_both_have_the_whole_run_when_it_has_ended(run: Run) -> None:
     with watched(run, "wandb", "tensorboard", "wandb") as watch:
         take_steps(watch)
         wait_until(lambda: up(watch) == up(watch, "wandb") == 1)
-        watch.live.stepped(step_of(STEPS + 1, loss=STEPS + 1.0))  # at the last moment
+        watch.monitor.step(step_of(STEPS + 1, loss=STEPS + 1.0))  # at the last moment
         watch.finish("Done.")
     assert warnings(run) == []
     expected = [(step, float(step)) for step in range(1, STEPS + 2)]
@@ -140,7 +140,7 @@ def test_not_installed_is_one_warning(run: Run, fake: Fake) -> None:
     fake(whole="raise ModuleNotFoundError('no', name='tensorboard')")
     with watched(run, "tensorboard") as watch:
         take_steps(watch)
-        wait_until(lambda: bool(watch.live.snapshot().warnings))
+        wait_until(lambda: bool(watch.monitor.state.warnings))
         assert up(watch) == 0
         watch.finish("Done.")
     (told,) = warnings(run)
@@ -191,7 +191,7 @@ def test_one_that_hangs_stops_no_other_and_is_told_once(
     (tmp_path / "fakes" / "wandb.py").write_text(FAKE_WANDB)
 
     def told_of(tracker: str) -> list[str]:
-        return [sentence for sentence in watch.live.snapshot().warnings if tracker in sentence]
+        return [sentence for sentence in watch.monitor.state.warnings if tracker in sentence]
 
     with watched(run, "tensorboard", "wandb") as watch:
         take_steps(watch)
@@ -220,7 +220,7 @@ def test_one_that_hangs_while_python_ends_is_ended(run: Run, fake: Fake, monkeyp
 def test_a_library_that_fails_is_named_with_its_error(run: Run, fake: Fake) -> None:
     fake(init="raise OSError('no room')")
     with watched(run, "tensorboard") as watch:
-        wait_until(lambda: bool(watch.live.snapshot().warnings))
+        wait_until(lambda: bool(watch.monitor.state.warnings))
         watch.finish("Done.")
     assert "without it: OSError: no room. What it missed" in warnings(run)[0]
     assert "Traceback" in (run.folder / "trackers" / "tensorboard.log").read_text()

@@ -36,7 +36,7 @@ class DivergedError(RuntimeError):
 class Outcome:
     """What a step did. `skipped` says why its update was left out, or is empty; `progress_ratio` how much of the run is done."""
 
-    facts: StepLine
+    line: StepLine
     skipped: str
     progress_ratio: float
 
@@ -154,10 +154,10 @@ class Learner:
             # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
             rate = self._optimizer.step((before + self.progress) / 2, norm)
         self._skips = [*self._skips, skipped] if skipped in NON_FINITE else []
-        facts = self._facts(loss_sum / weight if weight else math.nan, rate, grad_norm, counts)
-        return Outcome(facts, skipped, self.progress)
+        line = self._line(loss_sum / weight if weight else math.nan, rate, grad_norm, counts)
+        return Outcome(line, skipped, self.progress)
 
-    def _facts(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepLine:
+    def _line(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepLine:
         now = time.monotonic()
         seconds, self._last_step = now - self._last_step, now
         positions = self._config.drafter.block_size - 1

@@ -7,8 +7,11 @@ What fails here is told and ends no run.
 from __future__ import annotations
 
 import logging
+import math
+import statistics
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import TracebackType
@@ -23,6 +26,7 @@ from trainer.data.held_out import HeldOut
 from trainer.decoding.acceptance_length import acceptance_by_position, acceptance_length
 from trainer.decoding.speculative import Decoded, Speculator, seat
 from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.drafter.learner import Outcome
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
 from trainer.record.format import EvaluationLine
@@ -30,14 +34,16 @@ from trainer.target.features import FeatureBatch, borrow_weights
 
 # Longest wait for the measuring thread once it is to give up, which it does between rounds.
 JOIN_SECONDS = 5.0
+# Training steps whose estimated acceptance length is averaged.
+ESTIMATES = 20
 
 log = logging.getLogger(__name__)
 
 
 class Listener(Protocol):
-    """Who is told: `trainer.monitor.live.Live`."""
+    """Who evaluations are reported to: the run's monitor."""
 
-    def evaluated(self, facts: EvaluationLine) -> None: ...
+    def evaluated(self, line: EvaluationLine) -> None: ...
     def evaluation_failed(self, message: str) -> None: ...
     def evaluation_skipped(self, step: int) -> None: ...
 
@@ -50,7 +56,7 @@ class Evaluator:
         model: PreTrainedModel,
         drafter: Qwen3Config,
         held_out: HeldOut,
-        live: Listener,
+        listener: Listener,
         *,
         every: int,
         anchors: int,
@@ -62,7 +68,7 @@ class Evaluator:
         self._copy = seat(Drafter(drafter), model)
         self._speculator = Speculator(model, self._copy)
         self._held_out = held_out
-        self._live = live
+        self._listener = listener
         self._every = every
         self._anchors = anchors
         # One for all evaluations: memory that a stream has used is kept for that stream.
@@ -72,6 +78,8 @@ class Evaluator:
         self._thread_start = thread_start
         self._thread: threading.Thread | None = None
         self._newest_step = 0
+        # A single step's estimate rests on one batch and is noisy; the mean of some is as steady as what it is compared with.
+        self._estimates: deque[float] = deque(maxlen=ESTIMATES)
         self._over = threading.Event()
 
     def __enter__(self) -> Evaluator:
@@ -84,12 +92,15 @@ class Evaluator:
             self._thread.join(JOIN_SECONDS)
         self._speculator.close()
 
-    def measure_if_due(self, step: int, drafter: nn.Module) -> None:
-        """Begin to measure the drafter as it is now, if it is time; if the last one is still measured, this one is left out."""
+    def measure_if_due(self, outcome: Outcome, drafter: nn.Module) -> None:
+        """Begin to measure the drafter after a step, if it is due; if the last one is still measured, this one is left out."""
+        step, estimate = outcome.line.step, outcome.line.estimated_acceptance_length
+        if not outcome.skipped and math.isfinite(estimate):
+            self._estimates.append(estimate)
         if step % self._every:
             return
         if self._thread is not None and self._thread.is_alive():
-            self._live.evaluation_skipped(step)
+            self._listener.evaluation_skipped(step)
         else:
             self._begin(step, drafter)
 
@@ -111,10 +122,11 @@ class Evaluator:
                 copy.copy_(weight)
         if self._model.device.type == "cuda":
             torch.cuda.current_stream(self._model.device).synchronize()  # the copy is read on another stream
-        self._thread = threading.Thread(target=self._run, args=(step,), name="evaluator", daemon=True)
+        trained = statistics.fmean(self._estimates) if self._estimates else None
+        self._thread = threading.Thread(target=self._run, args=(step, trained), name="evaluator", daemon=True)
         self._thread.start()
 
-    def _run(self, step: int) -> None:
+    def _run(self, step: int, trained: float | None) -> None:
         began = time.monotonic()
         try:
             self._thread_start()
@@ -122,11 +134,11 @@ class Evaluator:
                 decoded = list(self._decode())
                 estimate = self._estimate()
             if not self._over.is_set():
-                self._live.evaluated(self._facts(step, decoded, estimate, time.monotonic() - began))
+                self._listener.evaluated(self._line(step, decoded, trained, estimate, time.monotonic() - began))
         except Exception as error:
             log.info("What failed in the evaluation after step %s:", f"{step:,}", exc_info=True)
             reason = " ".join(str(error).split())[:200]
-            self._live.evaluation_failed(f"The evaluation after step {step:,} failed ({type(error).__name__}: {reason}).")
+            self._listener.evaluation_failed(f"The evaluation after step {step:,} failed ({type(error).__name__}: {reason}).")
 
     def _decode(self) -> Iterator[Decoded]:
         for prompt_ids in self._held_out.prompts:
@@ -152,7 +164,9 @@ class Evaluator:
             kept, at_risk = kept + parts.kept, at_risk + parts.at_risk
         return estimated_acceptance_length(kept.tolist(), at_risk.tolist()) if self._held_out.conversations else None
 
-    def _facts(self, step: int, decoded: list[Decoded], estimate: float | None, seconds: float) -> EvaluationLine:
+    def _line(
+        self, step: int, decoded: list[Decoded], trained: float | None, estimate: float | None, seconds: float
+    ) -> EvaluationLine:
         rounds = [one for text in decoded for one in text.rounds]
         tokens = sum(len(text.token_ids) for text in decoded)
         decoding = sum(text.decode_seconds for text in decoded)
@@ -164,6 +178,7 @@ class Evaluator:
             measured_length=length,
             acceptance_by_position=acceptance_by_position(rounds, self._copy.block_size),
             held_out_estimated_length=estimate,
+            training_estimated_length=trained,
             prompts=len(decoded),
             rounds=len(rounds),
             tokens=tokens,
@@ -180,6 +195,6 @@ class Unmeasured:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def measure_if_due(self, step: int, drafter: nn.Module) -> None: ...
+    def measure_if_due(self, outcome: Outcome, drafter: nn.Module) -> None: ...
 
     def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None: ...

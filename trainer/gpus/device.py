@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
+
+from pydantic import Field
 
 if TYPE_CHECKING:
     import torch
@@ -34,8 +36,8 @@ class Device:
     name: str
     uuid: str = ""
     """The driver's, "GPU-…" or "MIG-…"."""
-    aliases: tuple[str, ...] = ()
-    """Other identities: torch may know a MIG instance by its GPU's. Not shown."""
+    aliases: Annotated[tuple[str, ...], Field(exclude=True)] = ()
+    """Other identities: torch may know a MIG instance by its GPU's. Not in `/status`."""
     stages: tuple[str, ...] = ()
     """Stages of this run that compute on it."""
     kernel_active_ratio: float | None = None
@@ -66,11 +68,12 @@ class Device:
     """Unix time; code and time are 0 before the first error."""
     allocator: Allocated | None = None
 
-    def shown(self) -> dict[str, Any]:
-        """As in `/status` and `telemetry.jsonl`; rounded to what such figures are worth."""
-        fields = asdict(self)
-        del fields["aliases"]
-        return {name: round(value, 4) if isinstance(value, float) else value for name, value in fields.items()}
+    def rounded(self) -> Device:
+        """The same with floats rounded to what such figures are worth, as in `/status` and `telemetry.jsonl`."""
+        floats: dict[str, Any] = {
+            name: round(value, 4) for name in self.__slots__ if isinstance(value := getattr(self, name), float)
+        }
+        return replace(self, **floats)
 
     @property
     def label(self) -> str:
@@ -110,18 +113,6 @@ class GpuSnapshot:
     """Duration of the newest sampling, or so far of the one under way."""
     errors: int = 0
     """Samplings that failed or took too long."""
-
-    def shown(self, now: float) -> dict[str, Any]:
-        """As `gpu_sampler` in `/status`; `now` is monotonic time."""
-        return {
-            "up": self.up,
-            "reason": self.reason,
-            "notes": list(self.notes),
-            "backend": self.backend,
-            "driver": self.driver,
-            "age_seconds": None if self.at is None else round(max(0.0, now - self.at), 1),
-            "errors": self.errors,
-        }
 
 
 NOT_SAMPLED = GpuSnapshot((), False, "No GPU figures yet.")

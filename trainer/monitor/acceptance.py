@@ -1,93 +1,19 @@
-"""What evaluations while training found: the newest one, and warnings where measured and estimated part company."""
+"""What evaluations beside training found, and why estimated and measured acceptance length differ where they do.
+
+There are three numbers for the same weights, from easy to honest: estimated on training data, estimated on held-out conversations,
+measured by decoding. Where one promises tokens that the next does not keep, the gap between the two names the cause.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-import statistics
-from collections import deque
-from dataclasses import replace
 from typing import NamedTuple
 
 from trainer.formatting import one_line
 from trainer.metrics.catalogue.training import EVALUATION_ACCEPTED, EVALUATION_ROUNDS, EVALUATION_SECONDS, EVALUATIONS
-from trainer.metrics.exporter import Exporter
-from trainer.monitor.warnings import Notices
+from trainer.monitor.monitor import Monitor
 from trainer.record.format import EvaluationLine, fields_of
-
-# A single step's estimate rests on one batch and jumps about; the mean of some is as steady as what it is compared with.
-ESTIMATES_MEANT = 20
-# Training goes on while an evaluation runs: estimates are remembered for as many steps as one may take.
-ESTIMATES_KEPT = 4096
-
-
-class Evaluations:
-    """`trained` is called on the drafter's thread, the rest by whoever evaluates, one evaluation at a time. Memory only."""
-
-    def __init__(self, notices: Notices, exporter: Exporter) -> None:
-        self._notices = notices
-        self._exporter = exporter
-        self._estimates: deque[tuple[int, float]] = deque(maxlen=ESTIMATES_KEPT)
-        self._shown: dict[str, str] = {}  # kind of parting → the sentence on the page
-        self._told: set[str] = set()  # kinds that the log and the events have
-        self._failure = ""  # the newest, on the page until an evaluation succeeds
-        self.newest: EvaluationLine | None = None
-
-    def trained(self, step: int, estimated_length: float) -> None:
-        if math.isfinite(estimated_length):
-            self._estimates.append((step, estimated_length))
-
-    def done(self, facts: EvaluationLine) -> None:
-        if facts.training_estimated_length is None:
-            facts = replace(facts, training_estimated_length=self._training_estimate(facts.step))
-        self.newest = facts
-        self._notices.withdraw(self._failure)
-        self._exporter.add(EVALUATIONS, 1, "done")
-        self._exporter.record(EVALUATION_SECONDS, facts.seconds)
-        self._exporter.add(EVALUATION_ROUNDS, facts.rounds)
-        # Whole tokens, though the mean of them is not: rounded, so that no sum drifts.
-        self._exporter.add(EVALUATION_ACCEPTED, round((facts.measured_length - 1) * facts.rounds))
-        self._notices.tell(logging.INFO, "evaluated", sentence(facts), **fields_of(facts))
-        self._compare(facts)
-
-    def failed(self, message: str, step: int) -> None:
-        self._exporter.add(EVALUATIONS, 1, "failed")
-        sentence = one_line(message)
-        self._notices.show(sentence, instead_of=self._failure)
-        self._failure = sentence
-        self._notices.tell(logging.WARNING, "evaluation_failed", sentence, step)
-
-    def skipped(self, step: int) -> None:
-        self._exporter.add(EVALUATIONS, 1, "skipped")
-        if "skipped" not in self._told:
-            self._told.add("skipped")
-            message = f"No evaluation after step {step:,}, as the one before is still under way, which may happen again."
-            self._notices.warn(f"{message} A greater evaluate.every, or a smaller evaluate.limit, leaves time for each.", step)
-
-    def _training_estimate(self, step: int) -> float | None:
-        before = [length for at, length in self._estimates.copy() if at <= step]
-        return statistics.fmean(before[-ESTIMATES_MEANT:]) if before else None
-
-    def _compare(self, facts: EvaluationLine) -> None:
-        """A kind of parting is told once in an attempt; the page shows it, with the newest numbers, for as long as it holds."""
-        found = dict(why_apart(facts))
-        for kind in self._shown.keys() - found.keys():
-            self._notices.withdraw(self._shown.pop(kind))
-        for kind, text in found.items():
-            self._notices.show(text, instead_of=self._shown.get(kind, ""))
-            self._shown[kind] = text
-            if kind not in self._told:
-                self._told.add(kind)
-                self._notices.tell(logging.WARNING, "warning", text, facts.step)
-
-
-def sentence(facts: EvaluationLine) -> str:
-    prompts = f"{facts.prompts:,} held-out prompt{'' if facts.prompts == 1 else 's'}"
-    found = f"Measured acceptance length {facts.measured_length:.2f} on {prompts} after step {facts.step:,}"
-    if facts.held_out_estimated_length is None:
-        return f"{found}."
-    return f"{found} (estimated there: {facts.held_out_estimated_length:.2f})."
-
 
 # At least this share is to be left of the tokens that a drafter adds (the length less the bonus token). Not more: an estimate
 # starts blocks anywhere, while decoding passes easy text in few rounds and hard text in many, so that measured may lie well below
@@ -112,41 +38,99 @@ LIKELY = (
 )
 
 
-class Parting(NamedTuple):
+class Evaluations:
+    """Who the evaluator reports to, one evaluation at a time, from any thread. Memory only."""
+
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._exporter = monitor.exporter
+        self._shown: dict[str, str] = {}  # kind of gap → its sentence on the page
+        self._logged: set[str] = set()  # kinds that the log and the events have
+        self._failure = ""  # the newest, on the page until an evaluation succeeds
+
+    def evaluated(self, line: EvaluationLine) -> None:
+        """The drafter of `line.step` has been measured; training may be at a later step by now."""
+        self._monitor.update(evaluation=line)
+        self._monitor.withdraw(self._failure)
+        self._exporter.add(EVALUATIONS, 1, "done")
+        self._exporter.record(EVALUATION_SECONDS, line.seconds)
+        self._exporter.add(EVALUATION_ROUNDS, line.rounds)
+        # Whole tokens, though the mean of them is not: rounded, so that no sum drifts.
+        self._exporter.add(EVALUATION_ACCEPTED, round((line.measured_length - 1) * line.rounds))
+        self._monitor.announce(logging.INFO, "evaluated", sentence(line), **fields_of(line))
+        self._compare(line)
+
+    def evaluation_failed(self, message: str) -> None:
+        """Training goes on without it."""
+        self._exporter.add(EVALUATIONS, 1, "failed")
+        self._monitor.show(message, instead_of=self._failure)
+        self._failure = message
+        self._monitor.announce(logging.WARNING, "evaluation_failed", one_line(message))
+
+    def evaluation_skipped(self, step: int) -> None:
+        """One was due after `step`, and the one before was still under way."""
+        self._exporter.add(EVALUATIONS, 1, "skipped")
+        if "skipped" not in self._logged:
+            self._logged.add("skipped")
+            message = f"No evaluation after step {step:,}: the one before is still under way, which may happen again."
+            self._monitor.warn(f"{message} A greater evaluate.every, or a smaller evaluate.limit, leaves time for each.")
+
+    def _compare(self, line: EvaluationLine) -> None:
+        """A kind of gap is logged once in an attempt; the page shows it, with the newest numbers, for as long as it holds."""
+        found = {gap.kind: gap.sentence for gap in gaps(line)}
+        for kind in self._shown.keys() - found.keys():
+            self._monitor.withdraw(self._shown.pop(kind))
+        for kind, text in found.items():
+            self._monitor.show(text, instead_of=self._shown.get(kind, ""))
+            self._shown[kind] = text
+            if kind not in self._logged:
+                self._logged.add(kind)
+                self._monitor.announce(logging.WARNING, "warning", text, line.step)
+
+
+def sentence(line: EvaluationLine) -> str:
+    prompts = f"{line.prompts:,} held-out prompt{'' if line.prompts == 1 else 's'}"
+    found = f"Measured acceptance length {line.measured_length:.2f} on {prompts} after step {line.step:,}"
+    if line.held_out_estimated_length is None:
+        return f"{found}."
+    return f"{found} (estimated there: {line.held_out_estimated_length:.2f})."
+
+
+class Gap(NamedTuple):
     """`kind` is one of memorised, decoding, either."""
 
     kind: str
     sentence: str
 
 
-def why_apart(facts: EvaluationLine) -> tuple[Parting, ...]:
-    """What each step from promise to fact says; empty while all is well, and while it is too early to tell."""
-    training, held_out, measured = facts.training_estimated_length, facts.held_out_estimated_length, facts.measured_length
-    after = f"After step {facts.step:,}"
+def gaps(line: EvaluationLine) -> tuple[Gap, ...]:
+    """The gaps between the three lengths, easiest to most honest; empty while all is well, and while it is too early to tell."""
+    training, held_out, measured = line.training_estimated_length, line.held_out_estimated_length, line.measured_length
+    after = f"After step {line.step:,}"
     found = []
-    if training is not None and held_out is not None and _apart(training, held_out, facts):
-        found.append(Parting("memorised", f"{after} {_memorised(training, held_out)}"))
-    if held_out is not None and _apart(held_out, measured, facts):
-        found.append(Parting("decoding", f"{after} {_decoding(held_out, measured)}"))
-    if not found and training is not None and _apart(training, measured, facts):
-        found.append(Parting("either", f"{after} {_either(training, measured)}"))
+    if training is not None and held_out is not None and _is_far(training, held_out, line):
+        found.append(Gap("memorised", f"{after} {_memorised(training, held_out)}"))
+    if held_out is not None and _is_far(held_out, measured, line):
+        found.append(Gap("decoding", f"{after} {_decoding(held_out, measured)}"))
+    if not found and training is not None and _is_far(training, measured, line):
+        found.append(Gap("either", f"{after} {_either(training, measured)}"))
     return tuple(found)
 
 
-def standard_error(facts: EvaluationLine) -> float:
+def standard_error(line: EvaluationLine) -> float:
     """Of the measured length, as if rounds were independent.
 
     From the shares alone: with K tokens kept in a round, E[K] = sum_k P(K >= k) and E[K^2] = sum_k (2k - 1) P(K >= k).
     """
-    shares = [share or 0.0 for share in facts.acceptance_by_position]
+    shares = [share or 0.0 for share in line.acceptance_by_position]
     squares = sum((2 * k - 1) * share for k, share in enumerate(shares, start=1))
-    return math.sqrt(max(0.0, squares - sum(shares) ** 2) / facts.rounds) if facts.rounds else math.inf
+    return math.sqrt(max(0.0, squares - sum(shares) ** 2) / line.rounds) if line.rounds else math.inf
 
 
-def _apart(promised: float, kept: float, facts: EvaluationLine) -> bool:
-    if facts.rounds < ROUNDS or promised - 1 < PROMISED_TOKENS:
+def _is_far(promised: float, kept: float, line: EvaluationLine) -> bool:
+    if line.rounds < ROUNDS or promised - 1 < PROMISED_TOKENS:
         return False
-    return kept - 1 < KEPT_SHARE * (promised - 1) and promised - kept > STANDARD_ERRORS * standard_error(facts)
+    return kept - 1 < KEPT_SHARE * (promised - 1) and promised - kept > STANDARD_ERRORS * standard_error(line)
 
 
 def _memorised(training: float, held_out: float) -> str:

@@ -19,8 +19,7 @@ from rich.live import Live as RichLive
 from rich.text import Text
 
 from trainer.monitor.console_view import LossStart, frame, loss_start, plain_line
-from trainer.monitor.snapshot import LiveRun
-from trainer.monitor.status_text import Status
+from trainer.monitor.status import Status, StatusSource
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +47,13 @@ class Console:
 
     def __init__(
         self,
-        live: LiveRun,
+        source: StatusSource,
         mode: Mode,
         out: TextIO,
         addresses: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._live, self._mode = live, mode
+        self._source, self._mode = source, mode
         self._lines: deque[tuple[int, str]] = deque(maxlen=_LOG_LINES)
         self._stopping = threading.Event()
         self._final_message = ""
@@ -93,13 +92,13 @@ class Console:
         self._screen.begin()
         tick = -1
         while not self._stopping.is_set():
-            newest = self._live.wait_tick(tick, _GLANCE_SECONDS)
+            newest = self._source.wait_tick(tick, _GLANCE_SECONDS)
             self._show_log()
             if newest != tick:
                 tick = newest
-                self._screen.show(self._live.status())
+                self._screen.show(self._source.status())
         self._show_log()
-        self._screen.end(self._live.status(), self._final_message)
+        self._screen.end(self._source.status(), self._final_message)
 
     def _show_log(self) -> None:
         while self._lines:
@@ -182,8 +181,7 @@ class _PlainScreen:
             self._write(" · ".join(f"{name} {address}" for name, address in self._addresses.items()))
 
     def show(self, status: Status) -> None:
-        verdict = status.get("verdict") or {}
-        state = f"{status.get('state')} {status.get('phase')} {verdict.get('state')} {verdict.get('stage')}"
+        state = f"{status.state} {status.phase} {status.verdict.state} {status.verdict.stage}"
         if state != self._shown_state or self._clock() - self._shown_at >= _PLAIN_SECONDS:
             self._shown_at, self._shown_state = self._clock(), state
             self._show_line(status)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rich.console import Group, RenderableType
 from rich.progress_bar import ProgressBar
@@ -14,10 +14,9 @@ from rich.table import Table
 from rich.text import Text
 
 from trainer.formatting import duration, number, percent, plain, steps
+from trainer.monitor.status import Status
 from trainer.monitor.status_text import (
     STAGE_CELLS,
-    STAGE_RATIOS,
-    Status,
     acceptance_length,
     eta,
     is_alert,
@@ -26,6 +25,7 @@ from trainer.monitor.status_text import (
     rates,
     run_name,
     share_cells,
+    stage_ratios,
     start_time,
     state_text,
     verdict_sentence,
@@ -45,10 +45,9 @@ class LossStart(NamedTuple):
 
 
 def loss_start(status: Status) -> LossStart | None:
-    loss, step = status.get("loss"), status.get("step")
-    if isinstance(loss, int | float) and math.isfinite(loss) and isinstance(step, int):
-        return LossStart(step, loss)
-    return None
+    if status.loss is None or not math.isfinite(status.loss):
+        return None
+    return LossStart(status.step, status.loss)
 
 
 def frame(status: Status, start: LossStart | None, addresses: Mapping[str, str], now: float | None = None) -> RenderableType:
@@ -58,10 +57,10 @@ def frame(status: Status, start: LossStart | None, addresses: Mapping[str, str],
         [Rule(style="dim"), _title(status, now), _bar(status)],
         [Text(verdict_sentence(status), style=_verdict_style(status))],
         [_grid(_figures(status, start))],
-        [_flow(status)] if status.get("stages") else [],
+        [_flow(status)] if status.stages else [],
         [
             _grid((name, Text(address)) for name, address in addresses.items()),
-            *(_one_line(f"! {plain(warning)}", "yellow") for warning in (status.get("warnings") or [])[-_WARNINGS:]),
+            *(_one_line(f"! {plain(warning)}", "yellow") for warning in status.warnings[-_WARNINGS:]),
         ],
     ]
     filled = [block for block in blocks if block]
@@ -70,29 +69,28 @@ def frame(status: Status, start: LossStart | None, addresses: Mapping[str, str],
 
 def plain_line(status: Status) -> str:
     """The run in one line."""
-    if not status.get("step"):
+    if not status.step:
         return f"{state_text(status)} · {verdict_sentence(status)}"
-    loss = f"loss {number(status.get('loss'), '.4f')}"
-    acceptance = f"acceptance {acceptance_length(status.get('acceptance') or {})}"
-    speed = joined(rates(status.get("rates") or {}), eta(status))
+    loss = f"loss {number(status.loss, '.4f')}"
+    acceptance = f"acceptance {acceptance_length(status.acceptance)}"
+    speed = joined(rates(status.rates), eta(status))
     return joined(state_text(status), f"step {progress(status)}", loss, acceptance, speed, verdict_sentence(status))
 
 
 def _title(status: Status, now: float) -> Text:
     title = _one_line(run_name(status), "bold")
     title.append(f" · {state_text(status)}", "bold red" if is_alert(status) else "not bold")
-    started = start_time(status.get("run") or {})
+    started = start_time(status.run)
     if started is not None:
         title.append(f" · {duration(now - started.timestamp())}", "not bold")
     return title
 
 
 def _bar(status: Status) -> Table:
-    ratio = status.get("progress_ratio")
     row = Table.grid(expand=True, padding=(0, 2, 0, 0))
     row.add_column(ratio=1)
     row.add_column(no_wrap=True)
-    done = ProgressBar(total=1.0, completed=ratio if isinstance(ratio, int | float) else 0.0, complete_style="green")
+    done = ProgressBar(total=1.0, completed=status.progress_ratio or 0.0, complete_style="green")
     row.add_row(done, Text(joined(progress(status), eta(status))))
     return row
 
@@ -102,36 +100,35 @@ def _verdict_style(status: Status) -> str:
 
 
 def _figures(status: Status, start: LossStart | None) -> Iterable[tuple[str, Text]]:
-    loss = status.get("loss")
+    loss = status.loss
     text = Text(number(loss, ".4f"), style="bold")
-    if start is not None and start.step != status.get("step"):
+    if start is not None and start.step != status.step:
         text.append(f"  from {start.loss:.4f} at step {steps(start.step)}", "not bold")
-        if isinstance(loss, int | float) and start.loss > 0:
+        if loss is not None and start.loss > 0:
             text.append(f" ({100 * (loss / start.loss - 1):+.0f} %)".replace("-", "−"), "not bold")
     yield "loss", text
-    yield "acceptance", Text(acceptance_length(status.get("acceptance") or {}))
-    yield "rates", Text(rates(status.get("rates") or {}))
+    yield "acceptance", Text(acceptance_length(status.acceptance))
+    yield "rates", Text(rates(status.rates))
 
 
 def _flow(status: Status) -> Table:
     """A row for each stage: what its threads do, as a bar that is always whole, and the greater of its waits."""
-    holder = (status.get("verdict") or {}).get("stage")
+    holder = status.verdict.stage
     rows = []
-    for stage in status.get("stages") or []:
-        ratios = [stage.get(ratio) for ratio in STAGE_RATIOS]
+    for stage in status.stages:
+        ratios = stage_ratios(stage)
         row = Text()
         for sign, cells, style in zip(STAGE_CELLS, share_cells(ratios, _STAGE_BAR), _STAGE_STYLES, strict=True):
             row.append(sign * cells, style)
         row.pad_right(_STAGE_BAR - len(row))
-        row.append(f"  {percent(ratios[0]):>5} busy", "bold" if stage.get("name") == holder else "")
+        row.append(f"  {percent(ratios[0]):>5} busy", "bold" if stage.name == holder else "")
         row.append(_wait(ratios), "dim")
-        rows.append((plain(stage.get("name")), row))
+        rows.append((plain(stage.name), row))
     return _grid(rows)
 
 
-def _wait(ratios: Sequence[Any]) -> str:
-    waits = [(ratio, side) for ratio, side in zip(ratios[1:], ("input", "output"), strict=True) if isinstance(ratio, int | float)]
-    ratio, side = max(waits, default=(0.0, ""))
+def _wait(ratios: Sequence[float]) -> str:
+    ratio, side = max(zip(ratios[1:], ("input", "output"), strict=True))
     return f" · {percent(ratio)} waiting for {side}" if ratio >= 0.005 else ""
 
 

@@ -11,32 +11,16 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Protocol
 
 from trainer.formatting import duration
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS, CONTROL_REQUESTS
-from trainer.metrics.exporter import Exporter
-from trainer.record.writer import RunRecord
+from trainer.monitor.monitor import Monitor
+from trainer.monitor.state import RunState
 
 log = logging.getLogger(__name__)
 
 # How soon a pause notices a signal; what comes over HTTP wakes it at once.
 _GLANCE_SECONDS = 0.1
-
-
-class ControlledRun(Protocol):
-    """What control has to know and tell of a run; `trainer.monitor.live.Live` is one."""
-
-    record: RunRecord
-    exporter: Exporter
-
-    @property
-    def state(self) -> str: ...
-
-    @property
-    def step(self) -> int: ...
-
-    def set_state(self, state: str) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +35,7 @@ class Control:
     """The wishes of those outside. Every method may be called from any thread, `stop` from a signal's handler too."""
 
     def __init__(self) -> None:
-        self._run: ControlledRun | None = None
+        self._monitor: Monitor | None = None
         self._asking = threading.Lock()
         self._stop = threading.Event()
         self._woken = threading.Event()  # not `_stop`: the main thread waits for it, and the handler must not set what it waits for
@@ -61,9 +45,9 @@ class Control:
         self.is_lingering = False
         """Whether the run has ended and only waits to be seen."""
 
-    def attach(self, run: ControlledRun) -> None:
-        """From now on `run` is what is asked about."""
-        self._run = run
+    def attach(self, monitor: Monitor) -> None:
+        """From now on the run that `monitor` watches is controlled."""
+        self._monitor = monitor
 
     def stop(self) -> None:
         """End the run in order once the step under way is done. Said again, it changes nothing."""
@@ -74,19 +58,19 @@ class Control:
 
     def ask(self, action: str, reason: str = "") -> Answer:
         """One of CONTROL_ACTIONS, over HTTP. What is taken is counted, logged and put into the record."""
-        run = self._run
-        if run is None:
+        monitor = self._monitor
+        if monitor is None:
             return Answer(409, "There is no run yet.")
         with self._asking:
-            answer = self._decide(action, run)
+            answer = self._decide(action, monitor.state)
             if answer.status == 202:  # told before it is taken: what it brings about is told after it
                 log.info("Asked over HTTP to %s%s", action, f": {reason}" if reason else ".")
-                run.exporter.add(CONTROL_REQUESTS, 1, action)
-                run.record.event(f"{action}_requested", answer.message, run.step, reason=reason)
+                monitor.exporter.add(CONTROL_REQUESTS, 1, action)
+                monitor.record.event(f"{action}_requested", answer.message, monitor.state.step, reason=reason)
                 self._take(action, reason)
         return answer
 
-    def _decide(self, action: str, run: ControlledRun) -> Answer:
+    def _decide(self, action: str, run: RunState) -> Answer:
         over = run.state in ("finished", "failed")
         match action:
             case "stop" if self.is_stopping():
@@ -153,25 +137,25 @@ class Control:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """Around a pause: the run is `paused` inside, and its beginning and end are told."""
-        run = self._run
-        if run is None:
+        """Around a pause: the run is `paused` inside, and its beginning and end are announced."""
+        monitor = self._monitor
+        if monitor is None:
             yield
             return
         began = time.monotonic()
-        self._tell(run, "paused", f"Paused after step {run.step:,}.", self._pause_reason)
-        run.set_state("paused")
+        self._announce(monitor, "paused", f"Paused after step {monitor.state.step:,}.", self._pause_reason)
+        monitor.enter("paused")
         try:
             yield
         finally:
-            run.set_state("running")
+            monitor.enter("running", only_from="paused")
             seconds = time.monotonic() - began
             message = f"The pause of {duration(seconds)} is over."
-            self._tell(run, "unpaused", message, self._resume_reason, seconds=round(seconds, 3))
+            self._announce(monitor, "unpaused", message, self._resume_reason, seconds=round(seconds, 3))
 
-    def _tell(self, run: ControlledRun, event: str, message: str, reason: str, **fields: float) -> None:
+    def _announce(self, monitor: Monitor, event: str, message: str, reason: str, **fields: float) -> None:
         log.info("%s%s", message, f" ({reason})" if reason else "")
-        run.record.event(event, message, run.step, reason=reason, **fields)
+        monitor.record.event(event, message, monitor.state.step, reason=reason, **fields)
 
     def linger(self, seconds: float) -> None:
         """Wait for so long after the run's end; a run that was not stopped yet ends that by being told to."""

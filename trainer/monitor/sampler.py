@@ -1,6 +1,6 @@
-"""Looks at the run once a second, on a thread of its own: shares, rates, verdict, devices; finds out when nothing gets on.
+"""Samples the run once a second on its own thread: stage shares, rates, verdict, devices; detects stalls.
 
-An error in here is logged and counted, and the next tick tries again.
+What a tick sees is a pure function of two moments (`observe`). An error is logged and counted, and the next tick tries again.
 """
 
 from __future__ import annotations
@@ -12,99 +12,152 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
 
 from trainer.config import WatchConfig
 from trainer.gpus.collectors import gpu_samples
-from trainer.gpus.device import NOT_SAMPLED
+from trainer.gpus.device import NOT_SAMPLED, GpuSnapshot
 from trainer.gpus.sampler import GpuSampler
 from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY, WATCH_ERRORS, WATCH_SECONDS
-from trainer.metrics.exporter import Exporter, MetricSample
-from trainer.monitor.live import Live
-from trainer.monitor.moments import Base, Tick, queue_samples, stage_samples
-from trainer.monitor.rates import WINDOW_SECONDS, Pace
-from trainer.monitor.snapshot import telemetry_line
-from trainer.monitor.verdict import Verdict, judge, shares
+from trainer.metrics.exporter import MetricSample
+from trainer.monitor.collectors import queue_samples, stage_samples
+from trainer.monitor.monitor import Monitor
+from trainer.monitor.rates import WINDOW_SECONDS, Counts, Pace, Rates
+from trainer.monitor.state import RunState, Tick
+from trainer.monitor.status import telemetry_line
+from trainer.monitor.verdict import judge, shares
+from trainer.pipeline.queues import QueueStats
 from trainer.pipeline.stages import Stages, StageStats
-from trainer.record.writer import RunRecord
 
 log = logging.getLogger(__name__)
 
 STOP_SECONDS = 2.0
 
 
-@dataclass(frozen=True, slots=True)
-class _Moment:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """Everything that can be sampled, at one moment; `at` on the monotonic clock, `time` as Unix time."""
+
     at: float
-    stages: list[StageStats] = field(default_factory=list)
+    time: float
+    state: RunState
+    stages: tuple[StageStats, ...] = ()
+    queues: tuple[QueueStats, ...] = ()
+    gpus: GpuSnapshot = NOT_SAMPLED
     cpu_seconds: float = 0.0
+    memory_bytes: int | None = None
+
+
+def observe(before: Moment, now: Moment, *, rates: Rates, lost_device_seconds: float, stall_seconds: float) -> Tick:
+    """What the stretch from one moment to another says of the run. Pure."""
+    split = tuple(shares(before.stages, now.stages))
+    evidence = now.state.evidence(now.at, now.time, split, stall_seconds=stall_seconds, lost_device_seconds=lost_device_seconds)
+    seconds = now.at - before.at
+    return Tick(
+        verdict=judge(evidence, now.state.verdict),
+        rates=rates,
+        stages=split,
+        queues=now.queues,
+        gpus=now.gpus,
+        cpu_cores=round((now.cpu_seconds - before.cpu_seconds) / seconds, 3) if seconds > 0 else None,
+        memory_bytes=now.memory_bytes,
+        lost_device_seconds=lost_device_seconds,
+    )
+
+
+class Window:
+    """The moments of the last minute, and what adds up over them."""
+
+    def __init__(self, drafter_devices: int) -> None:
+        self._drafter_devices = drafter_devices
+        self._moments: deque[Moment] = deque()
+        self._pace = Pace()
+        self._base: Counts | None = None  # where the pace begins, if not where the attempt did
+        self._settled = False
+        self.lost_device_seconds = 0.0
+        """Since the attempt began, pauses left out."""
+
+    def add(self, now: Moment) -> Moment:
+        """Take in the newest moment; returns the oldest that it is to be compared with.
+
+        The window begins anew with the first step, since what stages did while the queues were filling says nothing of the run,
+        and after a pause.
+        """
+        moments, newest = self._moments, now.state.newest
+        if now.state.state == "paused":
+            self._begin_anew(now.state)
+        if moments:
+            self.lost_device_seconds += self._drafter_devices * _waited(moments[-1], now)
+        if not self._settled and newest is not None:
+            self._settled = True
+            while len(moments) > 1:
+                moments.popleft()
+        while len(moments) > 1 and moments[1].at <= now.at - WINDOW_SECONDS:
+            moments.popleft()
+        moments.append(now)
+        base = self._base or now.state.base
+        if newest is not None and newest.line.step > base.step:
+            progress = now.state.progress_ratio
+            self._pace.add(newest.at, newest.counts, progress, step_seconds=newest.line.step_seconds, base=base)
+        return moments[0]
+
+    def rates(self, now: float) -> Rates:
+        return self._pace.rates(now)
+
+    def _begin_anew(self, state: RunState) -> None:
+        self._moments.clear()
+        self._pace = Pace()
+        self._base = state.newest.counts if state.newest else state.base
 
 
 class Sampler:
     """`start` it before anything is loaded, `attach` the stages once there are some, `stop` it when the run has ended.
 
-    `drafter_devices` counts the devices that stand still while the drafter waits. `clock` counts seconds and never goes back.
+    `drafter_devices` counts the devices that stand still while the drafter waits.
     """
 
-    def __init__(
-        self,
-        live: Live,
-        exporter: Exporter,
-        record: RunRecord,
-        config: WatchConfig,
-        *,
-        drafter_devices: int = 1,
-        gpus: GpuSampler | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._live, self._exporter, self._record, self._config = live, exporter, record, config
-        self._drafter_devices = drafter_devices
-        self._gpus = gpus or GpuSampler(exporter, config.gpu_seconds)
-        self._clock = clock
+    def __init__(self, monitor: Monitor, config: WatchConfig, *, drafter_devices: int = 1, gpus: GpuSampler | None = None) -> None:
+        self._monitor, self._config = monitor, config
+        self._exporter, self._record = monitor.exporter, monitor.record
+        self._gpus = gpus or GpuSampler(monitor.exporter, config.gpu_seconds)
         self._process = psutil.Process()
         self._stages: Stages | None = None
-        self._window: deque[_Moment] = deque()
-        self._pace = Pace()
-        self._pace_base: Base | None = None
-        self._settled = False
-        self._lost_seconds = 0.0
-        self._verdict: Verdict | None = None
-        self._gpu_reading = NOT_SAMPLED
-        self._newest: Tick | None = None
-        self._trouble: str | None = None
+        self._window = Window(drafter_devices)
+        self._gpu_warning = ""
+        self._record_trouble: str | None = None
         self._writer_seconds = 0.0
         self._logged: set[str] = set()
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
-        exporter.register(self._samples)
+        self._exporter.register(self._samples)
 
     def start(self) -> None:
         self._gpus.start()
         self._thread.start()
 
     def attach(self, stages: Stages) -> None:
-        """From now on the stages and queues of the pipeline are looked at."""
+        """From now on the stages and queues of the pipeline are sampled."""
         self._stages = stages
 
     def stop(self) -> None:
-        """Take a last look and end, this thread and the GPUs'; gives up after `STOP_SECONDS`, should it not come to its end."""
+        """Take a last tick and end, this thread and the GPUs'; gives up after `STOP_SECONDS`, should it hang."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         self._gpus.stop()
-        # The record ends with the last figures of the GPUs; whoever asks from now on is told that nobody looks at them.
-        if self._newest is not None:
-            self._live.ticked(replace(self._newest, gpus=self._gpus.snapshot))
+        # The record ends with the last figures of the GPUs; whoever asks from now on is told that nobody reads them.
+        if (newest := self._monitor.state.tick) is not None:
+            self._monitor.take_tick(replace(newest, gpus=self._gpus.snapshot))
 
     def tick(self) -> None:
-        """Look once. Never raises."""
+        """Sample once. Never raises."""
         began = time.thread_time()
         try:
-            self._look()
+            self._sample()
         except Exception as error:
             self._exporter.add(WATCH_ERRORS, 1, "sampler")
             self._log_once(error)
@@ -120,85 +173,55 @@ class Sampler:
             last = self._stopping.wait(self._config.sample_seconds)
         self.tick()
 
-    def _look(self) -> None:
-        stages = self._stages.read() if self._stages else []
-        queues = self._stages.read_queues() if self._stages else []
-        cpu = self._process.cpu_times()
-        if self._live.state == "paused":
-            self._begin_anew()
-        before, now = self._remember(_Moment(self._clock(), stages, cpu.user + cpu.system))
-        self._see_gpus()
-        newest = self._live.newest
-        base = self._pace_base or self._live.base
-        if newest is not None and newest.facts.step > base.step:
-            self._pace.add(newest, base, self._live.progress_ratio)
-        split = tuple(shares(before.stages, stages))
-        self._verdict = judge(self._live.facts(split, self._config.stall_seconds, self._lost_seconds), self._verdict)
-        elapsed = now.at - before.at
-        tick = Tick(
-            verdict=self._verdict,
-            rates=self._pace.rates(now.at),
-            stages=split,
-            queues=tuple(queues),
-            gpus=self._gpu_reading,
-            cpu_cores=round((now.cpu_seconds - before.cpu_seconds) / elapsed, 3) if elapsed > 0 else None,
-            memory_bytes=self._process.memory_info().rss,
-            lost_device_seconds=self._lost_seconds,
+    def _sample(self) -> None:
+        now = self._moment()
+        before = self._window.add(now)
+        tick = observe(
+            before,
+            now,
+            rates=self._window.rates(now.at),
+            lost_device_seconds=self._window.lost_device_seconds,
+            stall_seconds=self._config.stall_seconds,
         )
-        self._see_stall(tick)
-        self._see_record()
-        self._newest = tick
-        self._live.ticked(tick)
-        self._record.telemetry(telemetry_line(self._live.snapshot()))
+        self._notice_stall(tick)
+        self._notice_trouble(now.gpus.warning)
+        self._monitor.take_tick(tick)
+        self._record.telemetry(telemetry_line(self._monitor.state, now.at))
 
-    def _remember(self, now: _Moment) -> tuple[_Moment, _Moment]:
-        """Add a moment to the window; returns its oldest and its newest.
+    def _moment(self) -> Moment:
+        cpu = self._process.cpu_times()
+        return Moment(
+            at=self._monitor.clock(),
+            time=self._monitor.wall(),
+            state=self._monitor.state,
+            stages=tuple(self._stages.read()) if self._stages else (),
+            queues=tuple(self._stages.read_queues()) if self._stages else (),
+            gpus=self._gpus.snapshot,
+            cpu_seconds=cpu.user + cpu.system,
+            memory_bytes=self._process.memory_info().rss,
+        )
 
-        The window begins anew at the first step: what the stages did while the queues were filling says nothing of the run.
-        """
-        window = self._window
-        if window:
-            self._lost_seconds += self._drafter_devices * _waited(window[-1], now)
-        if not self._settled and self._live.newest is not None:
-            self._settled = True
-            while len(window) > 1:
-                window.popleft()
-        while len(window) > 1 and window[1].at <= now.at - WINDOW_SECONDS:
-            window.popleft()
-        window.append(now)
-        return window[0], now
-
-    def _begin_anew(self) -> None:
-        """What a pause holds says nothing of the run: shares, rates and lost time are of what comes after it."""
-        self._window.clear()
-        self._pace, self._pace_base = Pace(), self._live.base
-        if (newest := self._live.newest) is not None:
-            facts = newest.facts
-            self._pace_base = Base(facts.step, facts.context_tokens, facts.draft_tokens, facts.samples)
-
-    def _see_gpus(self) -> None:
-        before, self._gpu_reading = self._gpu_reading, self._gpus.snapshot
-        if self._gpu_reading.warning == before.warning:
-            return
-        self._live.withdraw(before.warning)
-        if self._gpu_reading.warning:
-            self._live.warn(self._gpu_reading.warning)
-
-    def _see_record(self) -> None:
-        before, self._trouble = self._trouble, self._record.trouble
-        if self._trouble and not before:
-            self._live.warn(f"The record has gaps for now, training goes on: {self._trouble}.")
-
-    def _see_stall(self, tick: Tick) -> None:
+    def _notice_stall(self, tick: Tick) -> None:
         verdict = tick.verdict
         if verdict.state != "stalled":
-            self._live.recovered()
+            self._monitor.recover()
             return
         running = [share for share in tick.stages if share.running]
         stuck = [share.seconds_on_item for share in running if share.name == verdict.stage]
         seconds = stuck[0] if stuck else min((share.seconds_since_progress for share in running), default=0.0)
-        if self._live.stalled(verdict.stage, seconds, verdict.sentence):
+        if self._monitor.stall(verdict.stage, seconds, verdict.sentence):
             log.error("%s %s", verdict.sentence, _try_to_dump(self._record.folder))
+
+    def _notice_trouble(self, gpu_warning: str) -> None:
+        """Warn of GPUs that cannot be read, for as long as that holds, and of a record that cannot be written."""
+        if gpu_warning != self._gpu_warning:
+            self._monitor.withdraw(self._gpu_warning)
+            self._gpu_warning = gpu_warning
+            if gpu_warning:
+                self._monitor.warn(gpu_warning)
+        before, self._record_trouble = self._record_trouble, self._record.trouble
+        if self._record_trouble and not before:
+            self._monitor.warn(f"The run record cannot be written at present; training continues: {self._record_trouble}.")
 
     def _samples(self) -> Iterator[MetricSample]:
         """For `/metrics`, as of now; only the GPU figures are their own thread's newest, since a driver may make one wait."""
@@ -213,11 +236,11 @@ class Sampler:
         sentence = f"{type(error).__name__}: {error}"
         if sentence not in self._logged:
             self._logged.add(sentence)
-            log.warning("sampling failed, training goes on: %s", sentence, exc_info=error)
+            log.warning("sampling failed, training continues: %s", sentence, exc_info=error)
 
 
-def _waited(before: _Moment, now: _Moment) -> float:
-    """Seconds from one moment to the other that the drafter was not busy, once there is one."""
+def _waited(before: Moment, now: Moment) -> float:
+    """Seconds between two moments in which the drafter was not busy, once there is one."""
     busy = [stage.busy_seconds for moment in (before, now) for stage in moment.stages if stage.name == "drafter" and stage.running]
     return max(0.0, now.at - before.at - (busy[1] - busy[0])) if len(busy) == 2 else 0.0
 

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
 
-from trainer.formatting import UNKNOWN, count, duration, number, percent, plain, size, steps
+from trainer.formatting import UNKNOWN, count, duration, number, percent, plain, size, steps, words
+from trainer.gpus.device import Device
+from trainer.monitor.rates import Rates
+from trainer.monitor.status import Acceptance, Queue, RunIdentity, Stage, Status
 
 WIDTH = 96
 _BAR = 20
 _LABEL = 12
-STAGE_RATIOS = ("busy_ratio", "waiting_input_ratio", "waiting_output_ratio")
 STAGE_CELLS = ("█", "▒", "·")
 _PHASED_STATES = ("starting", "finishing")  # in others the phase is that of the start, long past
 _ALERT_STATES = ("stalled", "diverged", "failed")
-
-Status = Mapping[str, Any]
 
 
 def render(status: Status, now: float | None = None) -> str:
@@ -27,8 +26,8 @@ def render(status: Status, now: float | None = None) -> str:
     parts = [
         _verdict(status, now),
         _fields(_progress_fields(status, now)),
-        _stages(status.get("stages") or []),
-        _queues(status.get("queues") or []),
+        _stages(status.stages),
+        _queues(status.queues),
         _fields(_machine_fields(status)),
         _fields(_care_fields(status)),
     ]
@@ -36,66 +35,54 @@ def render(status: Status, now: float | None = None) -> str:
 
 
 def _verdict(status: Status, now: float) -> list[str]:
-    verdict, lines = status.get("verdict") or {}, textwrap.wrap(verdict_sentence(status), WIDTH)
-    since, lost = verdict.get("since"), verdict.get("lost_device_hours")
-    facts = [str(verdict["state"]).replace("_", " ")] if verdict.get("state") else []
-    facts += [f"for {duration(now - since)}"] if isinstance(since, int | float) else []
-    facts += [f"{lost:.2f} device hours lost to waiting"] if isinstance(lost, int | float) and lost >= 0.005 else []
-    return [*lines, " · ".join(facts)] if facts else lines
+    verdict = status.verdict
+    facts = [words(verdict.state), f"for {duration(now - verdict.since)}"]
+    if verdict.lost_device_hours >= 0.005:
+        facts.append(f"{verdict.lost_device_hours:.2f} device hours lost to waiting")
+    return [*textwrap.wrap(verdict_sentence(status), WIDTH), " · ".join(facts)]
 
 
 def _progress_fields(status: Status, now: float) -> Iterable[tuple[str, str]]:
-    run, acceptance = status.get("run") or {}, status.get("acceptance") or {}
-    yield "run", joined(run_name(status), state_text(status), _age(run, now))
-    yield "step", joined(progress(status), f"epoch {number(status.get('epoch'), '.2f')}", eta(status))
-    gradient = (
-        f"learning rate {number(status.get('learning_rate'), '.2e')} · gradient norm {number(status.get('grad_norm'), '.3g')}"
-    )
-    yield "loss", f"{number(status.get('loss'), '.4f')} nats per draft token · {gradient}"
+    acceptance = status.acceptance
+    yield "run", joined(run_name(status), state_text(status), _age(status.run, now))
+    yield "step", joined(progress(status), f"epoch {number(status.epoch, '.2f')}", eta(status))
+    gradient = f"learning rate {number(status.learning_rate, '.2e')} · gradient norm {number(status.grad_norm, '.3g')}"
+    yield "loss", joined(f"{number(status.loss, '.4f')} {status.loss_unit or ''}".rstrip(), gradient)
     yield "acceptance", acceptance_length(acceptance)
-    accuracy = acceptance.get("position_accuracy") or []
-    if accuracy:
-        yield "  accuracy", f"by position: {_by_position(accuracy)}"
-    if acceptance.get("measured_length") is not None:
-        yield "  measured", f"by position: {_by_position(acceptance.get('measured_by_position') or [])}"
-        yield (
-            "  held out",
-            f"{number(acceptance.get('held_out_estimated_length'), '.2f')} tokens per round, estimated where it was measured",
-        )
-    yield "rates", rates(status.get("rates") or {})
+    if acceptance.position_accuracy:
+        yield "  accuracy", f"by position: {_by_position(acceptance.position_accuracy)}"
+    if acceptance.measured_length is not None:
+        yield "  measured", f"by position: {_by_position(acceptance.measured_by_position)}"
+        held_out = number(acceptance.held_out_estimated_length, ".2f")
+        yield "  held out", f"{held_out} tokens per round, estimated on the measured conversations"
+    yield "rates", rates(status.rates)
 
 
-def _by_position(shares: Iterable[Any]) -> str:
+def _by_position(shares: Iterable[float | None]) -> str:
     return " ".join(number(share, ".2f") for share in shares) or UNKNOWN
 
 
 def _machine_fields(status: Status) -> Iterable[tuple[str, str]]:
-    devices, process = status.get("devices") or [], status.get("process") or {}
-    for device in devices:
-        yield f"GPU {_gpu_label(device)}", _device(device)
-    if not devices:
+    for device in status.devices:
+        yield f"GPU {device.label}", _device(device)
+    if not status.devices:
         yield "devices", "no GPU figures, only the process's"
-    sampler = status.get("gpu_sampler") or {}
-    for sentence in (sampler.get("reason"), *(sampler.get("notes") or [])):
-        yield from [("", plain(sentence))] if sentence else []
-    yield "process", f"{number(process.get('cpu_cores'), '.1f')} CPU cores · {size(process.get('memory_bytes'))}"
-    watching = status.get("watching") or {}
-    if watching.get("ratio") is not None:
-        yield "watching", f"{percent(watching['ratio'], 2)} of the run's time"
+    for sentence in filter(None, (status.gpu_sampler.reason, *status.gpu_sampler.notes)):
+        yield "", plain(sentence)
+    yield "process", f"{number(status.process.cpu_cores, '.1f')} CPU cores · {size(status.process.memory_bytes)}"
+    yield "watching", f"{percent(status.watching.ratio, 2)} of the run's time"
 
 
 def _care_fields(status: Status) -> Iterable[tuple[str, str]]:
-    checkpoint = status.get("checkpoint") or {}
-    if checkpoint.get("step") is None:
+    checkpoint = status.checkpoint
+    if checkpoint.step is None:
         yield "checkpoint", "none yet"
     else:
-        age = f"{duration(checkpoint.get('age_seconds'))} ago"
-        yield "checkpoint", f"step {steps(checkpoint['step'])} · {age} · {plain(checkpoint.get('path'))}"
-    if status.get("last_error"):
-        yield "error", plain(status["last_error"])
-    warnings = status.get("warnings") or []
-    yield "warnings", plain(warnings[-1]) if warnings else "none"
-    for warning in warnings[-2:-6:-1]:
+        yield "checkpoint", f"step {steps(checkpoint.step)} · {duration(checkpoint.age_seconds)} ago · {plain(checkpoint.path)}"
+    if status.last_error:
+        yield "error", plain(status.last_error)
+    yield "warnings", plain(status.warnings[-1]) if status.warnings else "none"
+    for warning in status.warnings[-2:-6:-1]:
         yield "", plain(warning)
 
 
@@ -108,86 +95,79 @@ def _fields(pairs: Iterable[tuple[str, str]]) -> list[str]:
     return lines
 
 
-def _age(run: Status, now: float) -> str:
+def _age(run: RunIdentity, now: float) -> str:
     started = start_time(run)
     if started is None:
         return ""
     return f"started {started:%Y-%m-%d %H:%M:%S} {started:%Z}".rstrip() + f", {duration(now - started.timestamp())} ago"
 
 
-def _stages(stages: Sequence[Status]) -> list[str]:
+def _stages(stages: Sequence[Stage]) -> list[str]:
     if not stages:
         return []
     lines = [
         f"{'stage':<{_LABEL}}{'':{_BAR}}  {'busy':>7} {'for input':>9} {'for output':>10} {'threads':>7} {'items':>7}  progress"
     ]
     for stage in stages:
-        ratios = [stage.get(name) for name in STAGE_RATIOS]
+        ratios = stage_ratios(stage)
         shares = f"{percent(ratios[0]):>7} {percent(ratios[1]):>9} {percent(ratios[2]):>10}"
-        flow = f"{number(stage.get('threads')):>7} {count(stage.get('items')):>7}"
-        age = f"{duration(stage.get('seconds_since_progress'))} ago"
-        name = plain(stage.get("name"))[: _LABEL - 1]
+        flow = f"{number(stage.threads):>7} {count(stage.items):>7}"
+        age = f"{duration(stage.seconds_since_progress)} ago"
+        name = plain(stage.name)[: _LABEL - 1]
         lines.append(f"{name:<{_LABEL}}{shares_bar(ratios, _BAR)}  {shares} {flow}  {age}")
     busy, waiting_input, waiting_output = STAGE_CELLS
     return [*lines, f"{'':{_LABEL}}{busy} busy  {waiting_input} waiting for input  {waiting_output} waiting for output"]
 
 
-def _queues(queues: Sequence[Status]) -> list[str]:
+def _queues(queues: Sequence[Queue]) -> list[str]:
     lines = [f"{'queue':<{_LABEL}}{'':{_BAR}}  {'full':>7}   items and memory"] if queues else []
     for queue in queues:
-        fill = queue.get("fill_ratio")
-        items = f"{number(queue.get('items'))} of {number(queue.get('capacity_items'))}"
-        memory = f"{size(queue.get('bytes'))} of {size(queue.get('capacity_bytes'))}"
-        name = plain(queue.get("name"))[: _LABEL - 1]
-        lines.append(f"{name:<{_LABEL}}{bar(fill, _BAR)}  {percent(fill):>7}   {items} · {memory}")
+        items = f"{number(queue.items)} of {number(queue.capacity_items)}"
+        memory = f"{size(queue.bytes)} of {size(queue.capacity_bytes)}"
+        name = plain(queue.name)[: _LABEL - 1]
+        lines.append(f"{name:<{_LABEL}}{bar(queue.fill_ratio, _BAR)}  {percent(queue.fill_ratio):>7}   {items} · {memory}")
     return lines
 
 
-def _gpu_label(device: Status) -> str:
-    """As in `/metrics`: `0`, or `0:1` for part 1 of GPU 0."""
-    return f"{device.get('index')}" if device.get("mig") is None else f"{device.get('index')}:{device.get('mig')}"
-
-
-def _device(device: Status) -> str:
-    memory = f"{size(device.get('memory_used_bytes'))} of {size(device.get('memory_total_bytes'))}"
-    power = f"{number(device.get('power_watts'), '.0f')} W, {number(device.get('temperature_celsius'), '.0f')} °C"
-    return f"{plain(device.get('name'))} · kernels active {percent(device.get('kernel_active_ratio'))} · {memory} · {power}"
+def _device(device: Device) -> str:
+    memory = f"{size(device.memory_used_bytes)} of {size(device.memory_total_bytes)}"
+    power = f"{number(device.power_watts, '.0f')} W, {number(device.temperature_celsius, '.0f')} °C"
+    return f"{plain(device.name)} · kernels active {percent(device.kernel_active_ratio)} · {memory} · {power}"
 
 
 def run_name(status: Status) -> str:
-    run = status.get("run") or {}
-    return plain(run.get("name") or run.get("id"))
+    return plain(status.run.name or status.run.id)
 
 
 def state_text(status: Status) -> str:
     """`running`, or `starting (loading the target)`."""
-    state, phase = plain(status.get("state") or "unknown"), status.get("phase")
-    return f"{state} ({plain(phase)})" if phase and state in _PHASED_STATES else state
+    phased = status.phase and status.state in _PHASED_STATES
+    return f"{status.state} ({plain(status.phase)})" if phased else status.state
 
 
-def start_time(run: Status) -> datetime | None:
+def start_time(run: RunIdentity) -> datetime | None:
     try:
-        return datetime.fromisoformat(str(run.get("started_at")))
+        return datetime.fromisoformat(str(run.started_at))
     except ValueError:
         return None
 
 
 def verdict_sentence(status: Status) -> str:
-    return plain((status.get("verdict") or {}).get("sentence") or "No verdict yet.")
+    return plain(status.verdict.sentence)
 
 
 def progress(status: Status) -> str:
     """`1,240 of 5,000 (25 %)`; `of at most 5,000` where the data ends before; `1,240 (25 %)` where no last step is known."""
-    step, last, ratio = status.get("step"), status.get("max_steps"), status.get("progress_ratio")
+    step, last, ratio = status.step, status.max_steps, status.progress_ratio
     if not last:
         return f"{steps(step)} ({percent(ratio)})"
-    ends_before = isinstance(ratio, int | float) and ratio - (step or 0) / last > 0.01
+    ends_before = ratio is not None and ratio - step / last > 0.01
     return f"{steps(step)} of {'at most ' if ends_before else ''}{steps(last)} ({percent(ratio)})"
 
 
 def eta(status: Status) -> str:
     """`ETA 2 h 10 min`; empty once the run is over."""
-    return "" if status.get("state") in ("finished", "failed") else f"ETA {duration(status.get('eta_seconds'))}"
+    return "" if status.state in ("finished", "failed") else f"ETA {duration(status.eta_seconds)}"
 
 
 def joined(*parts: str) -> str:
@@ -195,39 +175,44 @@ def joined(*parts: str) -> str:
     return " · ".join(part for part in parts if part)
 
 
-def rates(values: Status) -> str:
+def rates(values: Rates) -> str:
     """Both token rates by name, and the steps."""
-    context, draft = count(values.get("context_tokens_per_second")), count(values.get("draft_tokens_per_second"))
-    return f"{context} context tokens/s · {draft} draft tokens/s · {number(values.get('steps_per_second'), '.3g')} steps/s"
+    context, draft = count(values.context_tokens_per_second), count(values.draft_tokens_per_second)
+    return f"{context} context tokens/s · {draft} draft tokens/s · {number(values.steps_per_second, '.3g')} steps/s"
 
 
-def acceptance_length(values: Status) -> str:
+def acceptance_length(values: Acceptance) -> str:
     """Estimated and measured acceptance length, each by its name."""
-    estimated = f"{number(values.get('estimated_length'), '.2f')} tokens per round, estimated"
-    if values.get("measured_length") is None:
+    estimated = f"{number(values.estimated_length, '.2f')} tokens per round, estimated"
+    if values.measured_length is None:
         return estimated
-    return f"{estimated} · {number(values['measured_length'], '.2f')} measured at step {steps(values.get('measured_at_step'))}"
+    return f"{estimated} · {number(values.measured_length, '.2f')} measured at step {steps(values.measured_at_step)}"
 
 
 def is_alert(status: Status) -> bool:
     """Whether something is wrong, rather than slow."""
-    return (status.get("verdict") or {}).get("state") in _ALERT_STATES or status.get("state") in _ALERT_STATES
+    return status.verdict.state in _ALERT_STATES or status.state in _ALERT_STATES
 
 
-def bar(ratio: Any, width: int) -> str:
-    """A fill of `width` cells; only cells of nothing where the ratio is not known."""
-    filled = round(min(1.0, max(0.0, ratio)) * width) if isinstance(ratio, int | float) else 0
+def stage_ratios(stage: Stage) -> tuple[float, float, float]:
+    """Busy, waiting for input, waiting for output: in the order of `STAGE_CELLS`."""
+    return stage.busy_ratio, stage.waiting_input_ratio, stage.waiting_output_ratio
+
+
+def bar(ratio: float, width: int) -> str:
+    """`width` cells, filled to `ratio`."""
+    filled = round(min(1.0, max(0.0, ratio)) * width)
     return "█" * filled + "·" * (width - filled)
 
 
-def shares_bar(ratios: Sequence[Any], width: int) -> str:
-    """Busy, waiting for input, waiting for output as `width` cells in all; blank where they are not known."""
+def shares_bar(ratios: Sequence[float], width: int) -> str:
+    """Busy, waiting for input, waiting for output as `width` cells in all; blank where they are all 0."""
     return "".join(sign * cells for sign, cells in zip(STAGE_CELLS, share_cells(ratios, width), strict=True)).ljust(width)
 
 
-def share_cells(ratios: Sequence[Any], width: int) -> list[int]:
-    """Whole cells for each share, `width` together by the largest remainder; zeros where a share is not known."""
-    if any(not isinstance(ratio, int | float) for ratio in ratios) or sum(ratios) <= 0:
+def share_cells(ratios: Sequence[float], width: int) -> list[int]:
+    """Whole cells for each share, `width` together by the largest remainder; zeros where all shares are 0."""
+    if sum(ratios) <= 0:
         return [0] * len(ratios)
     exact = [ratio / sum(ratios) * width for ratio in ratios]
     cells = [int(share) for share in exact]

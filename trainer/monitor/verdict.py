@@ -1,4 +1,4 @@
-"""What holds the run back right now: readings of the stages in, one verdict with one plain sentence out. Pure functions.
+"""What holds the run back right now, as one verdict with one plain sentence. Pure functions.
 
 Busy, waiting for input and waiting for output add up to 1 for each stage, waits and items still in progress included. The stage
 that is busiest holds the run back, and busiest ÷ second busiest is what the run could gain without it (`headroom`).
@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from trainer.formatting import duration, percent
 from trainer.pipeline.stages import StageStats
@@ -43,21 +42,9 @@ class StageShare:
     usual_seconds: float | None = None
     """Busy seconds per item so far, the one in progress left out."""
 
-    def shown(self) -> dict[str, Any]:
-        """As in `/status` and `telemetry.jsonl`."""
-        return {
-            "name": self.name,
-            "threads": self.threads,
-            "items": self.items,
-            "busy_ratio": round(self.busy_ratio, 4),
-            "waiting_input_ratio": round(self.waiting_input_ratio, 4),
-            "waiting_output_ratio": round(self.waiting_output_ratio, 4),
-            "seconds_since_progress": round(self.seconds_since_progress, 3),
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Facts:
+class Evidence:
     """All that a verdict rests on. Times are seconds; `now` is a Unix time."""
 
     now: float
@@ -99,26 +86,14 @@ class Verdict:
     pending: tuple[str, str | None] | None = None
     """A different state and stage that was seen in the newest window, and is taken over if the next one says the same."""
 
-    def shown(self) -> dict[str, Any]:
-        """As in `/status` and `telemetry.jsonl`."""
-        return {
-            "state": self.state,
-            "stage": self.stage,
-            "sentence": self.sentence,
-            "since": self.since,
-            "headroom_ratio": round(self.headroom_ratio, 4),
-            "next_stage": self.next_stage,
-            "lost_device_hours": round(self.lost_device_hours, 6),
-        }
-
 
 def shares(old: Sequence[StageStats], new: Sequence[StageStats]) -> list[StageShare]:
     """Where the threads' time went from `old` to `new`; with no `old`, since the stages began.
 
     The ratios of a stage add up to 1, or are all 0 where it spent no time at all because it had ended.
     """
-    before = {reading.name: reading for reading in old}
-    return [_share(before.get(reading.name), reading) for reading in new]
+    before = {stats.name: stats for stats in old}
+    return [_share(before.get(stats.name), stats) for stats in new]
 
 
 def _share(old: StageStats | None, new: StageStats) -> StageShare:
@@ -141,9 +116,9 @@ def _share(old: StageStats | None, new: StageStats) -> StageShare:
     )
 
 
-def judge(facts: Facts, previous: Verdict | None) -> Verdict:
+def judge(evidence: Evidence, previous: Verdict | None) -> Verdict:
     """The verdict of this window. A change is taken over when two windows in a row agree, what is in `AT_ONCE` at once."""
-    found = _look(facts, previous)
+    found = _verdict_of_window(evidence, previous)
     if previous is None:
         return found
     key = (found.state, found.stage)
@@ -151,24 +126,24 @@ def judge(facts: Facts, previous: Verdict | None) -> Verdict:
         return replace(found, since=previous.since)
     if found.state in AT_ONCE or previous.state in AT_ONCE or previous.pending == key:
         return found
-    return replace(previous, pending=key, lost_device_hours=facts.lost_device_hours)
+    return replace(previous, pending=key, lost_device_hours=evidence.lost_device_hours)
 
 
-def _look(facts: Facts, previous: Verdict | None) -> Verdict:
-    """What this window says by itself."""
-    match facts.state:
+def _verdict_of_window(evidence: Evidence, previous: Verdict | None) -> Verdict:
+    """What this window says by itself, without the one before."""
+    match evidence.state:
         case "failed":
-            why = facts.error or "no reason is known"
-            return _verdict(facts, "failed", facts.failed_stage, f"{_failed(facts.failed_stage)}: {why}")
+            why = evidence.error or "no reason is known"
+            return _verdict(evidence, "failed", evidence.failed_stage, f"{_failed(evidence.failed_stage)}: {why}")
         case "finished":
-            return _verdict(facts, "finished", None, _finished(facts))
+            return _verdict(evidence, "finished", None, _finished(evidence))
         case "paused":
-            return _verdict(facts, "paused", None, f"Paused at step {facts.step:,}")
-    if (divergence := _diverged(facts)) is not None:
-        return _verdict(facts, "diverged", None, divergence)
-    if previous is not None and previous.state != "stalled" and (facts.state == "finishing" or _is_over(facts.stages)):
-        return replace(previous, pending=None, lost_device_hours=facts.lost_device_hours)
-    return _stalled(facts) or _warming_up(facts) or _weigh(facts)
+            return _verdict(evidence, "paused", None, f"Paused at step {evidence.step:,}")
+    if (divergence := _diverged(evidence)) is not None:
+        return _verdict(evidence, "diverged", None, divergence)
+    if previous is not None and previous.state != "stalled" and (evidence.state == "finishing" or _is_over(evidence.stages)):
+        return replace(previous, pending=None, lost_device_hours=evidence.lost_device_hours)
+    return _stalled(evidence) or _warming_up(evidence) or _weigh(evidence)
 
 
 def _is_over(stages: Sequence[StageShare]) -> bool:
@@ -176,15 +151,17 @@ def _is_over(stages: Sequence[StageShare]) -> bool:
     return any(share.name == "drafter" and not share.running for share in stages)
 
 
-def _verdict(facts: Facts, state: str, stage: str | None, sentence: str, gain: float = 0.0, then: str | None = None) -> Verdict:
+def _verdict(
+    evidence: Evidence, state: str, stage: str | None, sentence: str, gain: float = 0.0, then: str | None = None
+) -> Verdict:
     return Verdict(
         state=state,
         stage=stage,
         sentence=sentence.rstrip().rstrip(".") + ".",
-        since=facts.now,
+        since=evidence.now,
         headroom_ratio=gain,
         next_stage=then,
-        lost_device_hours=facts.lost_device_hours,
+        lost_device_hours=evidence.lost_device_hours,
     )
 
 
@@ -198,60 +175,60 @@ def _failed(stage: str | None) -> str:
             return f"Failed in the {stage} stage"
 
 
-def _finished(facts: Facts) -> str:
-    word = "Finished" if facts.progress_ratio is None or facts.progress_ratio >= 1 else "Stopped"
-    if not facts.steps:
-        return f"{word} at step {facts.step:,}, without a step in this attempt"
-    count = f"{facts.steps:,} step{'' if facts.steps == 1 else 's'} in {duration(facts.elapsed)}"
-    fall = "" if facts.loss is None or facts.first_loss is None else f", loss {facts.first_loss:.3g} → {facts.loss:.3g}"
-    if facts.steps == facts.step:
+def _finished(evidence: Evidence) -> str:
+    word = "Finished" if evidence.progress_ratio is None or evidence.progress_ratio >= 1 else "Stopped"
+    if not evidence.steps:
+        return f"{word} at step {evidence.step:,}, without a step in this attempt"
+    count = f"{evidence.steps:,} step{'' if evidence.steps == 1 else 's'} in {duration(evidence.elapsed)}"
+    fall = "" if evidence.loss is None or evidence.first_loss is None else f", loss {evidence.first_loss:.3g} → {evidence.loss:.3g}"
+    if evidence.steps == evidence.step:
         return f"{word}: {count}{fall}"
-    return f"{word} at step {facts.step:,}: {count} since the resume{fall}"
+    return f"{word} at step {evidence.step:,}: {count} since the resume{fall}"
 
 
-def _diverged(facts: Facts) -> str | None:
-    if facts.loss is not None and not math.isfinite(facts.loss):
-        return f"Diverged: the loss of step {facts.step:,} is {'not a number' if math.isnan(facts.loss) else 'infinite'}"
-    if facts.skipped_in_a_row >= _SKIPS:
-        return f"Diverged: the last {facts.skipped_in_a_row:,} steps in a row were skipped"
+def _diverged(evidence: Evidence) -> str | None:
+    if evidence.loss is not None and not math.isfinite(evidence.loss):
+        return f"Diverged: the loss of step {evidence.step:,} is {'not a number' if math.isnan(evidence.loss) else 'infinite'}"
+    if evidence.skipped_in_a_row >= _SKIPS:
+        return f"Diverged: the last {evidence.skipped_in_a_row:,} steps in a row were skipped"
     return None
 
 
-def _stalled(facts: Facts) -> Verdict | None:
-    running = [share for share in facts.stages if share.running]
+def _stalled(evidence: Evidence) -> Verdict | None:
+    running = [share for share in evidence.stages if share.running]
     if not running:
         return None
     worst = max(running, key=lambda share: share.seconds_on_item)
-    if worst.seconds_on_item > facts.stall_seconds:
+    if worst.seconds_on_item > evidence.stall_seconds:
         usual = "its first item" if worst.usual_seconds is None else f"one item, usually {duration(worst.usual_seconds)}"
         sentence = f"{_upper(_the(worst.name))} is stalled: {duration(worst.seconds_on_item)} on {usual}"
-        return _verdict(facts, "stalled", worst.name, sentence)
+        return _verdict(evidence, "stalled", worst.name, sentence)
     quiet = min(share.seconds_since_progress for share in running)
-    if quiet > facts.stall_seconds and worst.seconds_on_item == 0:
-        return _verdict(facts, "stalled", None, f"Stalled: every stage waits, and nothing has moved for {duration(quiet)}")
+    if quiet > evidence.stall_seconds and worst.seconds_on_item == 0:
+        return _verdict(evidence, "stalled", None, f"Stalled: every stage waits, and nothing has moved for {duration(quiet)}")
     return None
 
 
-def _warming_up(facts: Facts) -> Verdict | None:
-    if facts.steps == 0 or not facts.stages:
-        phase = facts.phase or "waiting for the first step"
-        return _verdict(facts, "warming_up", None, f"Warming up: {phase}, {duration(facts.phase_seconds)} so far")
-    if any(share.name == "drafter" and share.running and share.items < _FEW_ITEMS for share in facts.stages):
-        count = f"{facts.steps:,} step{'' if facts.steps == 1 else 's'}"
-        return _verdict(facts, "warming_up", None, f"Warming up: {count} so far")
+def _warming_up(evidence: Evidence) -> Verdict | None:
+    if evidence.steps == 0 or not evidence.stages:
+        phase = evidence.phase or "waiting for the first step"
+        return _verdict(evidence, "warming_up", None, f"Warming up: {phase}, {duration(evidence.phase_seconds)} so far")
+    if any(share.name == "drafter" and share.running and share.items < _FEW_ITEMS for share in evidence.stages):
+        count = f"{evidence.steps:,} step{'' if evidence.steps == 1 else 's'}"
+        return _verdict(evidence, "warming_up", None, f"Warming up: {count} so far")
     return None
 
 
-def _weigh(facts: Facts) -> Verdict:
+def _weigh(evidence: Evidence) -> Verdict:
     """Who of those that run is busiest, and by how much."""
-    ranked = sorted((share for share in facts.stages if share.running), key=lambda share: -share.busy_ratio)
+    ranked = sorted((share for share in evidence.stages if share.running), key=lambda share: -share.busy_ratio)
     if not ranked:
-        return _verdict(facts, "balanced", None, "Balanced: every stage has done its work")
+        return _verdict(evidence, "balanced", None, "Balanced: every stage has done its work")
     top, *rest = ranked
     of = {share.name: share for share in ranked}
     devices = [of[name] for name in DEVICE_STAGES if name in of]
     if len(devices) == len(DEVICE_STAGES) and min(share.busy_ratio for share in devices) >= _WELL_BUSY:
-        return _verdict(facts, "all_well", None, f"All devices busy, all well: {_busy(devices)}")
+        return _verdict(evidence, "all_well", None, f"All devices busy, all well: {_busy(devices)}")
     gain = top.busy_ratio / max(rest[0].busy_ratio, _SMALLEST_BUSY) - 1 if rest else 0.0
     then = rest[0].name if rest else None
     without = f" Without it: {_gain(gain)}, then {_the(then)} holds" if then else ""
@@ -259,11 +236,11 @@ def _weigh(facts: Facts) -> Verdict:
     fed = max((share.busy_ratio for share in devices), default=0.0)
     if top.name not in DEVICE_STAGES and drafter_waits >= _STARVING and top.busy_ratio > _BALANCED * fed:
         who = f"{_the(top.name)} is busy {percent(top.busy_ratio)} and the drafter waits {percent(drafter_waits)} of its time"
-        return _verdict(facts, "starved", top.name, f"Starved by the data: {who}.{without}", gain, then)
+        return _verdict(evidence, "starved", top.name, f"Starved by the data: {who}.{without}", gain, then)
     if rest and gain <= _BALANCED - 1:
-        return _verdict(facts, "balanced", None, f"Balanced: {_busy(ranked[:2])}; no stage alone holds the run back")
+        return _verdict(evidence, "balanced", None, f"Balanced: {_busy(ranked[:2])}; no stage alone holds the run back")
     sentence = f"{_upper(_the(top.name))} holds the run back: busy {percent(top.busy_ratio)}.{without}"
-    return _verdict(facts, "stage_holds", top.name, sentence, gain, then)
+    return _verdict(evidence, "stage_holds", top.name, sentence, gain, then)
 
 
 def _busy(shown: Sequence[StageShare]) -> str:

@@ -17,7 +17,7 @@ class UnsavedError(RuntimeError):
 
 
 class Listener(Protocol):
-    """Who is told: `trainer.monitor.live.Live`."""
+    """Who checkpoints are reported to: the run's monitor."""
 
     def checkpointed(self, step: int, path: str, size: int, seconds: float) -> None: ...
     def checkpoint_failed(self, message: str) -> None: ...
@@ -26,7 +26,7 @@ class Listener(Protocol):
 class Keeper:
     """Keeps a run's work safe: `every` so many steps, and at its end."""
 
-    def __init__(self, run: Run, plan: Plan, learner: Learner, live: Listener) -> None:
+    def __init__(self, run: Run, plan: Plan, learner: Learner, listener: Listener) -> None:
         self._run = run
         self._config = plan.config.checkpoint
         self._facts = {
@@ -37,7 +37,7 @@ class Keeper:
             "run": {name: run.facts.get(name) for name in ("id", "command", "git_commit", "versions", "data", "from")},
         }
         self._learner = learner
-        self._live = live
+        self._listener = listener
         self._saved_step = 0
         self._trouble = ""
 
@@ -72,7 +72,7 @@ class Keeper:
             size = folder_bytes(path)
         except OSError as error:
             self._trouble = error.strerror or str(error)
-            self._live.checkpoint_failed(f"The checkpoint of step {train_state.step:,} could not be written: {error}.")
+            self._listener.checkpoint_failed(f"The checkpoint of step {train_state.step:,} could not be written: {error}.")
             return
         self._saved_step = train_state.step
-        self._live.checkpointed(train_state.step, str(path), size, time.monotonic() - began)
+        self._listener.checkpointed(train_state.step, str(path), size, time.monotonic() - began)

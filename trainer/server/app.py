@@ -7,24 +7,23 @@ Its routes only read: they never wait for the run, nor the run for them. With a 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
 
-import orjson
 from fastapi import Depends, FastAPI, Header, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from fastapi.sse import EventSourceResponse
 from starlette.exceptions import HTTPException
 
-from trainer.monitor.control import Control, ControlledRun
-from trainer.monitor.snapshot import LiveRun
+from trainer.monitor.control import Control
+from trainer.monitor.monitor import Monitor
+from trainer.monitor.status import Status, StatusSource
 from trainer.monitor.status_text import render
 from trainer.record.redact import redact, redact_all
 from trainer.server.control_routes import control_routes
 from trainer.server.events import TickEvents
 from trainer.server.middleware import AllowedHosts, OnRefusal, RequestLimits, SafeResponses
-from trainer.server.status_schema import METRICS, SENTENCE, STATUS
 
 Exposition = Callable[[str | None], tuple[bytes, str]]
 OnCpuSeconds = Callable[[float], None]
@@ -43,23 +42,28 @@ With the run's token, POST:
 """
 
 _READY_STATES = ("running", "paused", "finishing")
+SENTENCE: dict[str, Any] = {"text/plain": {"schema": {"type": "string"}}}
+STATUS: dict[int | str, dict[str, Any]] = {200: {"description": "The run", "model": Status, "content": SENTENCE}}
+METRICS: dict[int | str, dict[str, Any]] = {
+    200: {"description": "Every number", "content": {**SENTENCE, "application/openmetrics-text": {"schema": {"type": "string"}}}},
+}
 # Every refusal is one sentence: a Host that is not allowed, a page of another site, a body too large, too many requests.
 _REFUSALS: dict[int | str, dict[str, Any]] = {"4XX": {"description": "Refused", "content": SENTENCE}}
 
 
-class _RedactedRun:
-    """A run without the secrets that its command, its error or its warnings may hold."""
+class _Redacted:
+    """A status without the secrets that its command, its error or its warnings may hold."""
 
-    def __init__(self, live: LiveRun) -> None:
-        self._live = live
-        self.wait_tick = live.wait_tick
+    def __init__(self, source: StatusSource) -> None:
+        self._source = source
+        self.wait_tick = source.wait_tick
 
-    def status(self) -> dict[str, Any]:
-        return dict(redact_all(self._live.status()))
+    def status(self) -> Status:
+        return Status.model_validate(redact_all(self._source.status().document()))
 
 
 def create_app(
-    live: LiveRun,
+    source: StatusSource,
     exposition: Exposition,
     allow_hosts: Sequence[str] = (),
     on_cpu_seconds: OnCpuSeconds = lambda _: None,
@@ -75,19 +79,19 @@ def create_app(
         title="Draftscope trainer", version="1", docs_url=None, redoc_url=None, redirect_slashes=False, responses=_REFUSALS
     )
     app.state.on_refusal, app.state.routes = on_refusal, ROUTES
-    app.state.events = TickEvents(_RedactedRun(live), on_cpu_seconds, on_refusal)
+    app.state.events = TickEvents(_Redacted(source), on_cpu_seconds, on_refusal)
     app.add_middleware(RequestLimits, on_refusal=on_refusal)  # the one added last comes first
     app.add_middleware(AllowedHosts, hosts=allow_hosts, on_refusal=on_refusal)
     app.add_middleware(SafeResponses)
     app.add_exception_handler(HTTPException, _explain)
-    _add_health(app, live, on_cpu_seconds)
+    _add_health(app, source, on_cpu_seconds)
     _add_events(app)
 
     # Plain `def`: a slow answer then holds a thread of the pool, not the event loop, and /healthz with it.
     @app.get("/status", responses=STATUS)
     def status(format: Annotated[str, Query(json_schema_extra={"enum": ["json", "text"]})] = "json") -> Response:
         with _measured(on_cpu_seconds):
-            return _status_answer(_RedactedRun(live), format)
+            return _status_answer(_Redacted(source), format)
 
     @app.get("/metrics", response_class=PlainTextResponse, responses=METRICS)
     def metrics(accept: Annotated[str | None, Header(include_in_schema=False)] = None) -> Response:
@@ -98,13 +102,13 @@ def create_app(
     return app
 
 
-def add_control(app: FastAPI, control: Control, run: ControlledRun, token: bytes) -> None:
+def add_control(app: FastAPI, control: Control, monitor: Monitor, token: bytes) -> None:
     """Add the routes by which a client that has `token` controls the run."""
-    app.include_router(control_routes(control, run, token, app.state.on_refusal))
+    app.include_router(control_routes(control, monitor, token, app.state.on_refusal))
     app.state.routes += CONTROL_ROUTES
 
 
-def _add_health(app: FastAPI, live: LiveRun, on_cpu_seconds: OnCpuSeconds) -> None:
+def _add_health(app: FastAPI, source: StatusSource, on_cpu_seconds: OnCpuSeconds) -> None:
     @app.get("/", response_class=PlainTextResponse)
     async def index() -> str:
         return str(app.state.routes)
@@ -116,7 +120,7 @@ def _add_health(app: FastAPI, live: LiveRun, on_cpu_seconds: OnCpuSeconds) -> No
     @app.get("/readyz", response_class=PlainTextResponse, responses={503: {"description": "Not ready", "content": SENTENCE}})
     def readyz() -> Response:
         with _measured(on_cpu_seconds):
-            ready, sentence = readiness(live.status())
+            ready, sentence = readiness(source.status())
         return PlainTextResponse(redact(sentence) + "\n", 200 if ready else 503)
 
 
@@ -131,25 +135,21 @@ def _add_events(app: FastAPI) -> None:
     )
 
 
-def readiness(status: Mapping[str, Any]) -> tuple[bool, str]:
+def readiness(status: Status) -> tuple[bool, str]:
     """Whether the run trains, and the sentence that says so or why not."""
-    state = status.get("state") or "unknown"
+    state = status.state
     if state in _READY_STATES:
         return True, f"ready: the run is {state}"
-    reasons = {
-        "starting": status.get("phase"),
-        "stalled": (status.get("verdict") or {}).get("sentence"),
-        "failed": status.get("last_error"),
-    }
+    reasons = {"starting": status.phase, "stalled": status.verdict.sentence, "failed": status.last_error}
     reason = reasons.get(state)
     return False, f"not ready: the run {'has' if state == 'failed' else 'is'} {state}" + (f": {reason}" if reason else "")
 
 
-def _status_answer(live: LiveRun, form: str) -> Response:
+def _status_answer(source: StatusSource, form: str) -> Response:
     if form == "json":
-        return Response(orjson.dumps(live.status()) + b"\n", media_type="application/json")
+        return Response(source.status().model_dump_json() + "\n", media_type="application/json")
     if form == "text":
-        return PlainTextResponse(render(live.status()))
+        return PlainTextResponse(render(source.status()))
     return PlainTextResponse(f"format must be json or text, got {form[:40]!r}\n", 400)
 
 

@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from trainer.formatting import one_line
 from trainer.metrics.catalogue.watching import CONTROL_ACTIONS
-from trainer.monitor.control import Answer, Control, ControlledRun
+from trainer.monitor.control import Answer, Control
+from trainer.monitor.monitor import Monitor
 from trainer.server.auth import is_authorized
 from trainer.server.middleware import OnRefusal, RateLimit, client_address, single_header, too_many_requests
 
@@ -68,14 +69,14 @@ class AccessControl:
         return None
 
 
-def control_routes(control: Control, run: ControlledRun, token: bytes, on_refusal: OnRefusal) -> APIRouter:
-    """The routes that control `run` for a client with `token`."""
+def control_routes(control: Control, monitor: Monitor, token: bytes, on_refusal: OnRefusal) -> APIRouter:
+    """The routes that control the run for a client with `token`."""
     router = APIRouter(prefix="/control", tags=["control"])
     access = AccessControl(token, on_refusal)
     for action in CONTROL_ACTIONS:
         router.add_api_route(
             f"/{action}",
-            _endpoint(action, access, control, run),
+            _endpoint(action, access, control, monitor),
             methods=["POST"],
             operation_id=action,
             summary=f"Ask the run to {action}",
@@ -92,7 +93,7 @@ def control_routes(control: Control, run: ControlledRun, token: bytes, on_refusa
     return router
 
 
-def _endpoint(action: str, access: AccessControl, control: Control, run: ControlledRun) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(action: str, access: AccessControl, control: Control, monitor: Monitor) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         refusal = access.refusal(request)
         if refusal is not None:
@@ -101,14 +102,15 @@ def _endpoint(action: str, access: AccessControl, control: Control, run: Control
         if reason is None:
             sentence = f'the body must be JSON as in {{"reason": "why"}}, of {MAX_REASON} characters at most, or empty\n'
             return PlainTextResponse(sentence, 400)
-        return _answer(action, control.ask(action, reason), run)
+        return _answer(action, control.ask(action, reason), monitor)
 
     return endpoint
 
 
-def _answer(action: str, answer: Answer, run: ControlledRun) -> Response:
+def _answer(action: str, answer: Answer, monitor: Monitor) -> Response:
     if answer.status == 409:
         return PlainTextResponse(answer.message + "\n", 409)
+    run = monitor.state
     content: dict[str, Any] = {"action": action, "accepted": True, "message": answer.message, "state": run.state, "step": run.step}
     return Response(orjson.dumps(content) + b"\n", answer.status, media_type="application/json")
 

@@ -12,7 +12,7 @@ import orjson
 from fastapi import HTTPException
 from fastapi.sse import ServerSentEvent
 
-from trainer.monitor.snapshot import LiveRun
+from trainer.monitor.status import StatusSource
 
 MAX_STREAMS = 16
 RETRY_MILLISECONDS = 2000
@@ -29,8 +29,8 @@ class TickEvents:
     `on_cpu_seconds` is called with what each event cost, `on_refusal` with the reason when a stream is refused.
     """
 
-    def __init__(self, live: LiveRun, on_cpu_seconds: Callable[[float], None], on_refusal: Callable[[str], None]) -> None:
-        self._live, self._on_cpu_seconds, self._on_refusal = live, on_cpu_seconds, on_refusal
+    def __init__(self, source: StatusSource, on_cpu_seconds: Callable[[float], None], on_refusal: Callable[[str], None]) -> None:
+        self._source, self._on_cpu_seconds, self._on_refusal = source, on_cpu_seconds, on_refusal
         self._lock = threading.Lock()
         self._newest = (-1, ServerSentEvent())
         # A pool of its own: streams that wait for a tick must not use up the threads that answer /status and /metrics.
@@ -70,11 +70,11 @@ class TickEvents:
 
     def _wait(self, last: int) -> tuple[int, ServerSentEvent]:
         """The newest tick and its event; the number is still `last` if none came within `_WAIT_SECONDS`."""
-        tick = self._live.wait_tick(last, _WAIT_SECONDS)
+        tick = self._source.wait_tick(last, _WAIT_SECONDS)
         with self._lock:
             if self._newest[0] < tick:
                 began = time.thread_time()
-                body = orjson.dumps(compact(self._live.status())).decode()
+                body = orjson.dumps(compact(self._source.status().document())).decode()
                 self._newest = (tick, ServerSentEvent(id=str(tick), raw_data=body))
                 self._on_cpu_seconds(time.thread_time() - began)
             return self._newest

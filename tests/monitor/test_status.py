@@ -1,4 +1,4 @@
-"""trainer/server/status_schema.py: what a real run says fits what OpenAPI announces, from its first moment to its last."""
+"""trainer/monitor/status.py: what a real run says fits what OpenAPI announces, from its first moment to its last."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ import jsonschema_rs
 import orjson
 import pytest
 
-from tests.monitor.test_live import STEP
 from tests.monitor.test_sampler import Bench
-from tests.support.fake_live import sample_status
+from tests.support.fake_monitor import FakeMonitor, sample_status
+from tests.support.served import exposition
+from tests.support.watched import STEP
 from trainer.gpus.device import Allocated, Device, GpuSnapshot
-from trainer.server.status_schema import STATUS_SCHEMA
+from trainer.server.app import create_app
 
+OPENAPI = create_app(FakeMonitor(), exposition).openapi()
+STATUS_SCHEMA: dict[str, Any] = {**OPENAPI["components"]["schemas"]["Status"], "components": OPENAPI["components"]}
 FITS = jsonschema_rs.validator_for(STATUS_SCHEMA)
 
 
@@ -35,27 +38,29 @@ GPU = Device(index=0, name="H200", stages=("target",), power_watts=1.5, throttle
 
 def moments_of(bench: Bench) -> Iterator[dict[str, Any]]:
     """As they go over the wire."""
-    yield from (bench.live.status(), bench.sampler.tick() or bench.live.status())
+    yield from (bench.watched.status(), bench.sampler.tick() or bench.watched.status())
     bench.sampler.attach(bench.stages)  # type: ignore[arg-type]
     bench.gpus.snapshot = GpuSnapshot((GPU,), True, "", "nvml", "580", ("no NVLink",), at=1.0)
     bench.run(5)
-    yield bench.live.status()
-    bench.live.stepped(replace(STEP, step=6, loss=math.nan, grad_norm=math.inf), "non_finite_loss")
-    bench.live.checkpointed(6, "there", 5, 0.1)
-    yield bench.live.status()
-    bench.live.failed("target", "boom")
-    yield bench.live.status()
+    yield bench.watched.status()
+    bench.watched.step(replace(STEP, step=6, loss=math.nan, grad_norm=math.inf), "non_finite_loss")
+    bench.watched.checkpointed(6, "there", 5, 0.1)
+    yield bench.watched.status()
+    bench.watched.fail("target", "boom")
+    yield bench.watched.status()
 
 
 def unannounced(value: Any, schema: dict[str, Any], name: str = "") -> Iterator[str]:
     """Fields that a status has and the schema has not, by their path."""
-    schema = next((one for one in schema.get("anyOf", ()) if one.get("type") in ("object", "array")), schema)
+    schema = next((one for one in schema.get("anyOf", ()) if "$ref" in one or one.get("type") == "array"), schema)
+    if "$ref" in schema:
+        schema = OPENAPI["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
     for key, inner in value.items() if isinstance(value, dict) else ():
         if key in schema.get("properties", ()):
             yield from unannounced(inner, schema["properties"][key], f"{name}.{key}")
         elif "additionalProperties" not in schema:
             yield f"{name}.{key}"
-    for inner in value if isinstance(value, list) else ():
+    for inner in value if isinstance(value, list) and "items" in schema else ():
         yield from unannounced(inner, schema["items"], f"{name}[]")
 
 
