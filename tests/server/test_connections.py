@@ -174,7 +174,7 @@ def crowd(served: Served, count: int, hello: Callable[[socket.socket], None], st
 
 
 def test_past_the_limit_the_longest_silent_one_goes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 10)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 10)
     with Served() as served, ExitStack() as stack:
         guests = crowd(served, 10, lambda guest: guest.sendall(b"G"), stack)
         eventually(lambda: len(open_connections(served)) == 10)
@@ -188,13 +188,13 @@ def test_past_the_limit_the_longest_silent_one_goes(monkeypatch: pytest.MonkeyPa
 
 def test_a_flood_of_connections_keeps_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     with Served() as served, ExitStack() as stack:
-        crowd(served, 2 * connections.MOST_CONNECTIONS, lambda guest: None, stack)
+        crowd(served, 2 * connections.MAX_CONNECTIONS, lambda guest: None, stack)
         assert slowest_answer(served, 3) < 2 * PROMPT
-        assert len(open_connections(served)) <= connections.MOST_CONNECTIONS + 1
+        assert len(open_connections(served)) <= connections.MAX_CONNECTIONS + 1
 
 
 def test_who_waits_for_an_answer_is_not_sent_away(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 3)
+    monkeypatch.setattr(connections, "MAX_CONNECTIONS", 3)
     with Served() as served, ExitStack() as stack:
         stream = b"GET /events HTTP/1.1\r\nHost: localhost\r\n\r\n"
         streams = crowd(served, 3, lambda guest: guest.sendall(stream), stack)
@@ -226,6 +226,24 @@ def test_what_is_no_request_gets_a_safe_answer(case: str, caplog: pytest.LogCapt
         assert all(f"{name}: {value}".encode() in answer.lower() for name, value in SAFE_HEADERS.items())
         assert served.get("/healthz").status_code == 200
     assert caplog.messages == []
+
+
+def test_a_body_that_is_broken_from_its_start_gets_the_same_answer_and_reaches_no_route(caplog: pytest.LogCaptureFixture) -> None:
+    with Served() as served:
+        answer = served.send(GET.replace(b"/healthz", b"/status")[:-2] + b"Transfer-Encoding: chunked\r\n\r\nno chunk\r\n")
+        assert answer.startswith(b"HTTP/1.1 400 Bad Request\r\n")
+        assert served.live.asked == 0
+        assert served.get("/healthz").status_code == 200
+    assert caplog.messages == []
+
+
+def test_a_client_that_asks_whether_to_send_its_body_is_told_to() -> None:
+    with Served(token=b"0123456789abcdef") as served, served.connect() as connection:
+        head = b"POST /control/stop HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer 0123456789abcdef\r\n"
+        connection.sendall(head + b"Content-Length: 2\r\nConnection: close\r\nExpect: 100-continue\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100 ")
+        connection.sendall(b"{}")
+        assert read_all(connection).startswith(b"HTTP/1.1 202 ")
 
 
 @pytest.mark.parametrize("sent", [b"GET /" + b"a" * 20_000, b"GET / HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 20_000])

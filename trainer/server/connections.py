@@ -1,109 +1,201 @@
-"""Connections to the status server: none may take its time for ever, and those that ask nothing make room for others.
+"""Limits on connections: deadlines for requests and for slow readers, a maximum number, and safe answers to what is not HTTP.
 
-uvicorn itself waits without an end for a request that comes byte by byte and for a reader that does not read.
+uvicorn waits without end for a request that arrives byte by byte and for a reader that does not read. `Connection` stands between
+the socket and uvicorn's protocol, `Connections` between uvicorn and the app; neither touches uvicorn's state (decision 0026).
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
+import functools
+import logging
 import time
+from collections.abc import Callable
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
-import h11
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from trainer.server.middleware import SAFE_HEADERS
 
-MOST_CONNECTIONS = 128
+log = logging.getLogger(__name__)
+
+MAX_CONNECTIONS = 128
 REQUEST_SECONDS = 10.0
-"""From a connection's first moment, or a request's first byte, to the request's last byte."""
+"""From a connection's start, or a request's first byte, to the request's last byte."""
 REST_SECONDS = 2.0
-"""For the rest of a body whose answer is out already."""
+"""For the rest of a request that was answered before all of it had arrived."""
 READ_SECONDS = 30.0
-"""In which a client must take something of an answer that it holds up."""
-MOST_HEAD_BYTES = 16_384
-"""Of the request line and the headers together."""
+"""How long a client may take nothing of an answer that waits for it."""
+MAX_HEAD_BYTES = 16_384
+"""For the request line and the headers together."""
+
+Address = tuple[str, int]
 
 
-class BoundedProtocol(H11Protocol):
-    """HTTP/1.1 on one connection. Used by the server's event loop alone."""
+class Connections:
+    """ASGI middleware that tells each open connection when its requests begin and end. Used by the server's event loop alone."""
 
-    def __init__(self, *arguments: Any, **named: Any) -> None:
-        super().__init__(*arguments, **named)
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._open: dict[Address, Connection] = {}
+
+    def in_front_of(self, http: Callable[..., asyncio.Protocol]) -> type[asyncio.Protocol]:
+        """A protocol for uvicorn in place of `http`, its own, which it wraps."""
+        return cast(type[asyncio.Protocol], functools.partial(Connection, self._open, http))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        connection = self._open.get(tuple(scope.get("client") or ()))
+        if connection is None or connection.refused:  # it is gone, or its body was broken and is answered already
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            return
+        unread = any(name in (b"content-length", b"transfer-encoding") for name, _ in scope["headers"])
+
+        async def receive_noting() -> Message:
+            nonlocal unread
+            message = await receive()
+            if unread and not message.get("more_body"):
+                unread = False
+                connection.body_ended()
+            return message
+
+        connection.request_began(with_body=unread)
+        try:
+            await self._app(scope, receive_noting, send)
+        finally:
+            connection.request_ended(unread=unread)
+
+
+class Connection(asyncio.Protocol):
+    """One connection, in front of uvicorn's protocol for it."""
+
+    def __init__(self, open_connections: dict[Address, Connection], http: Callable[..., asyncio.Protocol], **named: Any) -> None:
+        self.refused = False
+        """Whether a refusal was sent, after which the connection closes."""
+        self._open, self._http = open_connections, http(**named)
+        self._loop = asyncio.get_running_loop()
+        self._head = bytearray()  # what has arrived of a request, up to one byte too many
+        self._requests = 0  # that the app is answering
+        self._more_arrived = False  # behind the request that the app is answering
+        self._heard = time.monotonic()
         self._request_deadline: asyncio.TimerHandle | None = None
         self._read_deadline: asyncio.TimerHandle | None = None
-        self._heard = time.monotonic()
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._address: Address = (transport.get_extra_info("peername") or ("", 0))[:2]
+        self._open[self._address] = self
         self._expect_request(REQUEST_SECONDS)
+        self._http.connection_made(cast(asyncio.Transport, _Outgoing(self._transport, self)))
         self._make_room()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._open.get(self._address) is self:
+            del self._open[self._address]
         self._forget_request()
-        self.resume_writing()
-        super().connection_lost(exc)
+        self._forget_reader()
+        self._http.connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         self._heard = time.monotonic()
-        super().data_received(data)
-        self._watch_request(REQUEST_SECONDS)
+        if self._requests:
+            self._more_arrived = True
+        else:
+            self._head += data[: MAX_HEAD_BYTES + 1 - len(self._head)]
+            self._expect_request(REQUEST_SECONDS)
+        try:
+            self._http.data_received(data)
+        except Exception as error:  # in the middle of an answer uvicorn cannot refuse what follows
+            log.debug("closing a connection: %s", error)
+            self._transport.close()
 
-    def on_response_complete(self) -> None:
-        self._heard = time.monotonic()
-        super().on_response_complete()
-        self._forget_request()
-        self._watch_request(REST_SECONDS)
+    def eof_received(self) -> bool | None:
+        return self._http.eof_received()
 
     def pause_writing(self) -> None:
-        super().pause_writing()
-        self._read_deadline = self.loop.call_later(READ_SECONDS, self.transport.abort)
+        self._read_deadline = self._loop.call_later(READ_SECONDS, self._transport.abort)
+        self._http.pause_writing()
 
     def resume_writing(self) -> None:
-        if self._read_deadline is not None:
-            self._read_deadline.cancel()
-            self._read_deadline = None
-        super().resume_writing()
+        self._forget_reader()
+        self._http.resume_writing()
 
-    def send_400_response(self, msg: str) -> None:
-        """Instead of uvicorn's: with the safe headers, with 431 where the head is too long, and without failing in mid-answer."""
-        if self.conn.our_state is h11.IDLE:
-            error = sys.exc_info()[1]
-            status = error.error_status_hint if isinstance(error, h11.RemoteProtocolError) else 400
-            sentence = (
-                f"the request line and headers are above {MOST_HEAD_BYTES} bytes" if status == 431 else "this is no HTTP request"
-            )
-            headers = {"content-type": "text/plain; charset=utf-8", "connection": "close", **SAFE_HEADERS}
-            events = (
-                h11.Response(status_code=status, headers=list(headers.items()), reason=HTTPStatus(status).phrase),
-                h11.Data(data=sentence.encode() + b"\n"),
-                h11.EndOfMessage(),
-            )
-            self.transport.write(b"".join(self.conn.send(event) or b"" for event in events))
-        self.transport.close()
-
-    def _watch_request(self, seconds: float) -> None:
-        """Give a request that has begun until then to be whole; one that is whole has no deadline."""
-        begun = self.conn.their_state is h11.SEND_BODY or (self.conn.their_state is h11.IDLE and self.conn.trailing_data[0])
-        if begun:
-            self._expect_request(seconds)
+    def request_began(self, *, with_body: bool) -> None:
+        """The head has arrived and the app has the request."""
+        self._requests += 1
+        self._head.clear()
+        self._more_arrived = False
+        if with_body:
+            self._expect_request(REQUEST_SECONDS)
         else:
             self._forget_request()
 
+    def body_ended(self) -> None:
+        """The request has arrived whole."""
+        self._more_arrived = False
+        self._forget_request()
+
+    def request_ended(self, *, unread: bool) -> None:
+        """The app has answered; `unread` if it has not seen the end of the body."""
+        self._requests -= 1
+        self._heard = time.monotonic()
+        self._forget_request()
+        if unread or self._more_arrived:
+            self._expect_request(REST_SECONDS)
+
+    @property
+    def is_answering(self) -> bool:
+        return self._requests > 0
+
+    def refuse(self) -> None:
+        """Answer what is not an HTTP request, in place of uvicorn, which then closes the connection."""
+        if self.refused:
+            return
+        self.refused = True
+        status, sentence = HTTPStatus.BAD_REQUEST, "this is no HTTP request"
+        if len(self._head) > MAX_HEAD_BYTES and b"\r\n\r\n" not in self._head:
+            status = HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE
+            sentence = f"the request line and headers are above {MAX_HEAD_BYTES} bytes"
+        body = f"{sentence}\n"
+        headers = {"content-type": "text/plain; charset=utf-8", "content-length": str(len(body)), "connection": "close"}
+        lines = [f"{name}: {value}" for name, value in {**headers, **SAFE_HEADERS}.items()]
+        self._transport.write("\r\n".join([f"HTTP/1.1 {status} {status.phrase}", *lines, "", body]).encode())
+
     def _expect_request(self, seconds: float) -> None:
+        """Abort the connection after `seconds`, or at the deadline that is set already."""
         if self._request_deadline is None:
-            self._request_deadline = self.loop.call_later(seconds, self.transport.abort)
+            self._request_deadline = self._loop.call_later(seconds, self._transport.abort)
 
     def _forget_request(self) -> None:
         if self._request_deadline is not None:
             self._request_deadline.cancel()
             self._request_deadline = None
 
+    def _forget_reader(self) -> None:
+        if self._read_deadline is not None:
+            self._read_deadline.cancel()
+            self._read_deadline = None
+
     def _make_room(self) -> None:
-        """Past the limit the connection that has been silent longest goes; the newest does where all wait for their answers."""
-        others = [other for other in self.connections if isinstance(other, BoundedProtocol) and not other.transport.is_closing()]
-        if len(others) > MOST_CONNECTIONS:
-            silent = [other for other in others if other is not self and (other.cycle is None or other.cycle.response_complete)]
-            min(silent, key=lambda other: other._heard, default=self).transport.abort()
+        """Beyond the maximum, end the connection that has been silent longest; the new one if all others wait for answers."""
+        others = [other for other in self._open.values() if not other._transport.is_closing()]
+        if len(others) > MAX_CONNECTIONS:
+            silent = [other for other in others if other is not self and not other.is_answering]
+            min(silent, key=lambda other: other._heard, default=self)._transport.abort()
+
+
+class _Outgoing:
+    """The transport as uvicorn has it. What uvicorn writes while the app has no request is a refusal, for which ours is sent."""
+
+    def __init__(self, transport: asyncio.Transport, connection: Connection) -> None:
+        self._transport, self._connection = transport, connection
+
+    def write(self, data: bytes) -> None:
+        if self._connection.is_answering:
+            self._transport.write(data)
+        else:
+            self._connection.refuse()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)

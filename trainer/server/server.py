@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from trainer.errors import ConfigError
-from trainer.server.connections import MOST_HEAD_BYTES, BoundedProtocol
+from trainer.server.connections import MAX_HEAD_BYTES, Connections
 from trainer.server.events import TickEvents
 
 log = logging.getLogger(__name__)
@@ -63,10 +63,13 @@ class StatusServer:
         self._events = app.state.events
         # uvicorn's own log is silent: `SafeResponses` logs failures. Off the main thread uvicorn installs no signal handlers.
         # X-Forwarded-For is ignored: a client that wrote another address into each request would pass every rate limit.
+        connections = Connections(app)
         config = uvicorn.Config(
-            app, http=BoundedProtocol, ws="none", lifespan="off", log_config=None, log_level=logging.CRITICAL, access_log=False,
-            server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=MOST_HEAD_BYTES,
+            connections, http="h11", ws="none", lifespan="off", log_config=None, log_level=logging.CRITICAL, access_log=False,
+            server_header=False, proxy_headers=False, timeout_graceful_shutdown=1, h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )  # fmt: skip
+        config.load()
+        config.http_protocol_class = connections.in_front_of(config.http_protocol_class)
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, args=(self._server, self._socket), name="status", daemon=True)
         self._thread.start()
