@@ -1,8 +1,8 @@
-"""The trainer's container: TARGET, DATA, NAME and TRAIN_ARGS in, a run begun or gone on with.
+"""Entry point of the trainer's container: starts or resumes the run that TARGET, DATA, NAME and TRAIN_ARGS describe.
 
-A container is started again after a crash, a reboot or an update, always with the same words, so it looks for itself: a run with
-a whole checkpoint goes on from it; one that ended before its first checkpoint is left as it is, and NAME-try2 begins; one that
-has reached its end is left alone. With words of its own (`docker compose run --rm trainer evaluate …`) it is `python -m trainer`.
+Docker restarts the container after a crash, a reboot or an update, always with the same arguments, so the runs folder decides: a
+run with a checkpoint is resumed; one that ended before its first checkpoint stays as it is, and NAME-try2 starts; one that has
+finished is left alone. With arguments (`docker compose run --rm trainer evaluate …`) it is `python -m trainer`.
 """
 
 import json
@@ -21,48 +21,48 @@ SERVE = (
 )
 
 
-def words(environment: Mapping[str, str], runs: Path) -> list[str] | str:
-    """What follows `python -m trainer`, or a sentence where there is nothing left to do."""
+def arguments(environment: Mapping[str, str], runs: Path) -> list[str] | str:
+    """The arguments of `python -m trainer`, or a sentence if there is nothing left to do."""
     target, data = environment.get("TARGET") or DEMO, environment.get("DATA") or DEMO
     name = newest(environment.get("NAME") or name_for(target), runs)
     folder = runs / name
     if is_finished(folder):
-        return f"Run {name!r} has reached its end. For a new one set NAME; to export or evaluate this one, see docs/operations.md."
-    begin = ["--name", name]
+        return f"Run {name!r} has finished. Set NAME to start another; docs/operations.md says how to export or evaluate this one."
+    start = ["--name", name]
     if has_checkpoint(folder):
-        begin = ["--resume", name]
+        start = ["--resume", name]
     elif folder.exists():
-        begin = ["--name", following(name)]
-    chosen = ["--config", "trainer/demo/config.toml"] if data == DEMO else []
-    chosen += ["--target", target, "--data", DEMO if data == DEMO else "/data"]
-    return ["train", *chosen, "--runs", str(runs), *begin, *SERVE, *shlex.split(environment.get("TRAIN_ARGS", ""))]
+        start = ["--name", next_name(name)]
+    options = ["--config", "trainer/demo/config.toml"] if data == DEMO else []
+    options += ["--target", target, "--data", DEMO if data == DEMO else "/data"]
+    return ["train", *options, "--runs", str(runs), *start, *SERVE, *shlex.split(environment.get("TRAIN_ARGS", ""))]
 
 
 def name_for(target: str) -> str:
-    """`Qwen/Qwen3-8B` → `Qwen3-8B`: room is left for a number behind it."""
+    """`Qwen/Qwen3-8B` → `Qwen3-8B`, short enough for `-try2`."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", target.rstrip("/").rpartition("/")[2]).strip("-.")[:56] or "run"
 
 
 def newest(name: str, runs: Path) -> str:
-    """The last of NAME, NAME-try2, NAME-try3 … that is there; NAME where none is."""
-    while (runs / following(name)).exists():
-        name = following(name)
+    """The last of NAME, NAME-try2, NAME-try3 … that exists; NAME if none does."""
+    while (runs / next_name(name)).exists():
+        name = next_name(name)
     return name
 
 
-def following(name: str) -> str:
+def next_name(name: str) -> str:
     """`demo` → `demo-try2` → `demo-try3`."""
     match = re.fullmatch(r"(.+)-try(\d+)", name)
     return f"{match[1]}-try{int(match[2]) + 1}" if match else f"{name}-try2"
 
 
 def has_checkpoint(folder: Path) -> bool:
-    """A checkpoint's manifest is written last, and its folder named after that; the trainer itself checks that it is whole."""
+    """Whether there is one to resume from: its manifest is written last, then its folder is renamed. The trainer verifies it."""
     return any(path.parent.suffix == "" for path in (folder / "checkpoints").glob("step-*/manifest.json"))
 
 
 def is_finished(folder: Path) -> bool:
-    """Whether the last thing the run's record tells is that it reached its end; a run that was stopped says so in other words."""
+    """Whether the run's last event is that it reached its end; a run that was stopped has another message."""
     try:
         lines = (folder / "events.jsonl").read_bytes().splitlines()
     except OSError:
@@ -78,12 +78,12 @@ def is_finished(folder: Path) -> bool:
 
 
 def main() -> None:
-    asked = sys.argv[1:] or words(os.environ, RUNS)
-    if isinstance(asked, str):
-        print(asked)
+    command = sys.argv[1:] or arguments(os.environ, RUNS)
+    if isinstance(command, str):
+        print(command)
         return
-    print("python -m trainer", shlex.join(asked), flush=True)
-    os.execv(sys.executable, [sys.executable, "-m", "trainer", *asked])
+    print("python -m trainer", shlex.join(command), flush=True)
+    os.execv(sys.executable, [sys.executable, "-m", "trainer", *command])
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""A port and a path in, exit code 0 where this container's server answers 200 there, else 1: a health check.
+"""Health check of a container: exit code 0 if its server answers 200 at the given port and path, else 1.
 
-Only the standard library, so that a check costs a few hundredths of a second and no memory worth the name.
+Standard library only, so that a check costs a few hundredths of a second and little memory.
 """
 
 import http.client
@@ -14,7 +14,7 @@ def healthy(port: int, path: str) -> bool:
     try:
         connection.request("GET", path)
         answer = connection.getresponse()
-        print(answer.status, answer.read(300).decode(errors="replace").strip())  # what `docker inspect` shows
+        print(answer.status, answer.read(300).decode(errors="replace").strip())  # shown by `docker inspect`
     except (OSError, http.client.HTTPException) as error:
         print(f"127.0.0.1:{port} does not answer: {error}")
         return False

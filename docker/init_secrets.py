@@ -1,7 +1,7 @@
-"""Secrets in the operator's files, or none, in; a key file for each service that needs one out.
+"""Writes a key file for each service that needs one: the operator's secret, or a random one.
 
-Runs before the services, at each `docker compose up`. A secret that the operator gives is taken over, else a random one is made,
-once: it stays for as long as its volume does. Nothing is printed of it.
+Runs before the services at each `docker compose up`. A random secret is made once and lives as long as its volume. No secret is
+printed.
 """
 
 import os
@@ -14,10 +14,10 @@ KEYS = Path("/keys")
 
 
 def provide(given: Path, key: Path, mode: int) -> str:
-    """Make `key` hold what `given` does, or something random; returns what was done, for the log. Raises `OSError`."""
+    """Make `key` hold the secret in `given`, or else a random one; returns what was done, for the log. Raises `OSError`."""
     wanted = given.read_text(encoding="utf-8").strip() if given.exists() else ""
-    there = key.read_text(encoding="utf-8").strip() if key.exists() else ""
-    if there and wanted in ("", there):
+    present = key.read_text(encoding="utf-8").strip() if key.exists() else ""
+    if present and wanted in ("", present):
         return f"{key} is kept"
     partial = key.with_name(f".{key.name}.tmp")
     partial.unlink(missing_ok=True)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from docker.entrypoint import following, has_checkpoint, is_finished, name_for, newest, words
+from docker.entrypoint import arguments, has_checkpoint, is_finished, name_for, newest, next_name
 from tests.support.sources import ROOT
 from trainer import train
 from trainer.cli import read_train_config
@@ -32,21 +32,21 @@ def after(chosen: list[str] | str, flag: str) -> str | None:
 
 
 def test_with_nothing_set_the_demo_begins(tmp_path: Path) -> None:
-    chosen = words({"TARGET": "", "DATA": "", "NAME": "", "TRAIN_ARGS": ""}, tmp_path)
+    chosen = arguments({"TARGET": "", "DATA": "", "NAME": "", "TRAIN_ARGS": ""}, tmp_path)
     assert chosen[:3] == ["train", "--config", "trainer/demo/config.toml"]
     assert (after(chosen, "--target"), after(chosen, "--data"), after(chosen, "--name")) == ("demo", "demo", "demo")
     assert after(chosen, "--resume") is None
 
 
 def test_a_real_run_takes_the_mounted_data_and_the_targets_name(tmp_path: Path) -> None:
-    chosen = words({"TARGET": "Qwen/Qwen3-8B", "DATA": "/somewhere/talks"}, tmp_path)
+    chosen = arguments({"TARGET": "Qwen/Qwen3-8B", "DATA": "/somewhere/talks"}, tmp_path)
     assert (after(chosen, "--target"), after(chosen, "--data"), after(chosen, "--name")) == ("Qwen/Qwen3-8B", "/data", "Qwen3-8B")
     assert "--config" not in chosen
 
 
 def test_the_words_are_a_config_that_the_trainer_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
-    chosen = words({"TARGET": "tiny", "TRAIN_ARGS": "--max-steps 7 --dataset.template-args enable_thinking 'false'"}, tmp_path)
+    chosen = arguments({"TARGET": "tiny", "TRAIN_ARGS": "--max-steps 7 --dataset.template-args enable_thinking 'false'"}, tmp_path)
     config = read_train_config(list(chosen[1:]))
     assert (config.target, config.data, config.name, config.max_steps) == ("tiny", "demo", "tiny", 7)
     assert (config.watch.host, config.watch.port, config.watch.allow_hosts) == ("0.0.0.0", 9400, ("trainer",))
@@ -57,17 +57,17 @@ def test_the_words_are_a_config_that_the_trainer_takes(tmp_path: Path, monkeypat
 def test_a_run_with_a_whole_checkpoint_goes_on(tmp_path: Path) -> None:
     stopped = {"event": "finished", "message": "Stopped as asked after step 11. Go on with: python"}
     leave(tmp_path, "demo", {"event": "started"}, stopped, checkpoint="step-000000011")
-    chosen = words({}, tmp_path)
+    chosen = arguments({}, tmp_path)
     assert (after(chosen, "--resume"), after(chosen, "--name")) == ("demo", None)
 
 
 def test_a_run_that_was_killed_before_its_first_checkpoint_blocks_nothing_and_stays(tmp_path: Path) -> None:
     leave(tmp_path, "demo", {"event": "started"})
-    assert after(words({}, tmp_path), "--name") == "demo-try2"
+    assert after(arguments({}, tmp_path), "--name") == "demo-try2"
     leave(tmp_path, "demo-try2", {"event": "started"}, checkpoint="step-000000001.tmp.7")
-    assert after(words({}, tmp_path), "--name") == "demo-try3", "half a checkpoint is none"
+    assert after(arguments({}, tmp_path), "--name") == "demo-try3", "half a checkpoint is none"
     leave(tmp_path, "demo-try3", {"event": "started"}, checkpoint="step-000000001")
-    assert after(words({}, tmp_path), "--resume") == "demo-try3"
+    assert after(arguments({}, tmp_path), "--resume") == "demo-try3"
     assert (tmp_path / "demo" / "events.jsonl").exists()
 
 
@@ -75,25 +75,25 @@ def test_another_run_whose_name_only_looks_like_a_second_try_is_left_alone(tmp_p
     leave(tmp_path, "llama-3", {"event": "started"}, checkpoint="step-000000001")
     leave(tmp_path, "llama-3.2", {"event": "started"}, checkpoint="step-000000001")
     leave(tmp_path, "llama-4", {"event": "started"}, checkpoint="step-000000001")
-    assert after(words({"NAME": "llama-3"}, tmp_path), "--resume") == "llama-3"
+    assert after(arguments({"NAME": "llama-3"}, tmp_path), "--resume") == "llama-3"
 
 
 def test_a_run_that_has_reached_its_end_is_not_trained_again(tmp_path: Path) -> None:
     finished = {"event": "finished", "message": "Finished after step 1,000. The drafter lies in /runs/demo."}
     folder = leave(tmp_path, "demo", {"event": "started"}, finished, checkpoint="step-000001000")
-    assert words({}, tmp_path) == (
-        "Run 'demo' has reached its end. For a new one set NAME; to export or evaluate this one, see docs/operations.md."
+    assert arguments({}, tmp_path) == (
+        "Run 'demo' has finished. Set NAME to start another; docs/operations.md says how to export or evaluate this one."
     )
     with (folder / "events.jsonl").open("a") as file:
         file.write(json.dumps({"event": "resumed"}) + "\n")
-    assert after(words({}, tmp_path), "--resume") == "demo", "a later attempt, by hand, has more to do"
+    assert after(arguments({}, tmp_path), "--resume") == "demo", "a later attempt, by hand, has more to do"
 
 
 def test_its_end_is_known_by_the_words_that_training_ends_with() -> None:
     run = SimpleNamespace(checkpoints=Path("/runs/demo/checkpoints"), folder=Path("/runs/demo"))
     learner = SimpleNamespace(train_state=SimpleNamespace(step=7))
-    assert train.last_words(run, learner, interrupted=False).startswith("Finished ")
-    assert not train.last_words(run, learner, interrupted=True).startswith("Finished ")
+    assert train.final_message(run, learner, interrupted=False).startswith("Finished ")
+    assert not train.final_message(run, learner, interrupted=True).startswith("Finished ")
 
 
 def test_a_failed_run_and_a_torn_record_are_no_end(tmp_path: Path) -> None:
@@ -114,7 +114,7 @@ def test_a_name_is_made_of_the_target(target: str, name: str) -> None:
 
 
 def test_tries_are_counted(tmp_path: Path) -> None:
-    assert (following("a"), following("a-try2"), following("a-try19")) == ("a-try2", "a-try3", "a-try20")
+    assert (next_name("a"), next_name("a-try2"), next_name("a-try19")) == ("a-try2", "a-try3", "a-try20")
     assert newest("a", tmp_path) == "a"
     assert not has_checkpoint(tmp_path / "a")
 
