@@ -44,7 +44,7 @@ def train(config: TrainConfig, command: list[str]) -> None:
 
 
 def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
-    """The whole road, from loading the target to the last checkpoint; returns the run's final message."""
+    """From loading the target to the last checkpoint. Returns the run's final message."""
     config, monitor = plan.config, watch.monitor
     set_threads = partial(torch.set_num_threads, plan.placement.cpu_threads)
     set_threads()
@@ -86,17 +86,17 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
 
 
 def handle_requests(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> None:
-    """Between two steps: write the checkpoint that was asked for, and wait while the run is paused."""
+    """Between two steps: write a checkpoint that was requested, wait while the run is paused."""
     if control.takes_checkpoint():
         keeper.save()
     if control.wants_pause():
         with control.paused(), stages.paused(), learner.resting():
-            while control.rests(give_up=stages.has_failed):
+            while control.wait_while_paused(give_up=stages.has_failed):
                 keeper.save()
 
 
 def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, monitor: Monitor, control: Control) -> None:
-    """What is still to do once the last step is taken."""
+    """After the last step: its checkpoint, and a last evaluation."""
     monitor.enter("finishing")
     monitor.enter_phase("writing the last checkpoint")
     keeper.save_last()
@@ -107,8 +107,8 @@ def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, 
 def final_message(run: Run, learner: Learner, *, interrupted: bool) -> str:
     step = learner.train_state.step
     if interrupted and step == 0:
-        return "Stopped as asked before the first step: there is nothing to go on from."
+        return "Stopped before the first step, as requested: nothing to resume."
     if interrupted:
         again = shlex.join([sys.executable, "-m", "trainer", "train", "--resume", str(run.folder)])
-        return f"Stopped as asked after step {step:,}. Go on with: {again}"
-    return f"Finished after step {step:,}. The drafter lies in {checkpoint_folder(run.checkpoints, step)}."
+        return f"Stopped after step {step:,}, as requested. Resume with: {again}"
+    return f"Finished after step {step:,}. The drafter is in {checkpoint_folder(run.checkpoints, step)}."

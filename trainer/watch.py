@@ -1,4 +1,4 @@
-"""Everything that watches a run, put together and taken apart: record, metrics, status server, sampler, console, log."""
+"""Starts and stops everything that watches a run: record, metrics, monitor, sampler, server, console, trackers, log."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ from trainer.trackers.supervisor import Trackers
 
 log = logging.getLogger("trainer")
 
-# Two scrapes of the stack's Prometheus: unseen, a stop would be taken for a crash.
+# Two scrapes of the stack's Prometheus: a stop that it does not see looks like a crash.
 STOPPED_LINGER_SECONDS = 12.0
-SHOW_CURSOR = b"\x1b[?25h\n"  # a live display hides it
+SHOW_CURSOR = b"\x1b[?25h\n"  # the live display hides it
 
 
 class RunFailedError(RuntimeError):
-    """A run has failed, and its console, log and record have told it; the cause is `__cause__`."""
+    """A run has failed, and console, log and record say so already; the cause is `__cause__`."""
 
 
 class Watch:
-    """Watches `run` from the moment it has a folder until it has ended, well or not. A context manager around all of it.
+    """Watches `run` from the moment it has a folder until its end, in order or not; a context manager around all of it.
 
-    `control` is told over HTTP what the run is asked for, where `server` has a token. `placement` names its GPUs.
+    `control` takes requests over HTTP where `server` has a token. `placement` names the GPUs to sample.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ class Watch:
         self._sampler.attach(stages)
 
     def finish(self, message: str) -> None:
-        """The run has come to an orderly end."""
+        """The run ended in order."""
         self.monitor.finish(message)
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -127,7 +127,7 @@ class Watch:
             self._fail(error)
         self._sampler.stop()
         self._trackers.stop()
-        linger_seconds = self._say_whether_it_lingers() if error is None or isinstance(error, Exception) else 0.0
+        linger_seconds = self._announce_lingering() if error is None or isinstance(error, Exception) else 0.0
         self._console.stop(self._final_message)
         self._record.close()
         logging.getLogger().handlers = self._handlers_before
@@ -138,38 +138,38 @@ class Watch:
             raise RunFailedError(self._final_message) from error
 
     def _inherit(self) -> None:
-        """What earlier attempts left of use: a checkpoint, and what was measured up to there, not of steps that are overtaken."""
+        """Take over what earlier attempts left: the checkpoint, and the newest evaluation up to its step."""
         if (checkpoint := self._run.checkpoint) is None:
             return
         before = filter(None, (read_line(EvaluationLine, row) for row in newest_events(self._run.folder, "evaluated")))
-        evaluation = next((facts for facts in before if facts.step <= self._run.start.step), None)
-        with contextlib.suppress(OSError):  # if it has gone since it was checked, whoever loads it says so
+        evaluation = next((line for line in before if line.step <= self._run.start.step), None)
+        with contextlib.suppress(OSError):  # if it has vanished since it was checked, loading it will say so
             self.monitor.inherit(self._run.start.step, checkpoint, folder_bytes(checkpoint), when_written(checkpoint), evaluation)
 
     def _serve(self) -> None:
-        app = create_app(self.source, self._exporter.exposition, self._allow_hosts, self._book_http, self._count_refusal)
+        app = create_app(self.source, self._exporter.exposition, self._allow_hosts, self._count_http_seconds, self._count_refusal)
         if self._server.token is not None:
             add_control(app, self._control, self.monitor, self._server.token)
         self._exporter.register(lambda: [MetricSample(EVENT_STREAMS, app.state.events.open_streams)])
         self._server.start(app)
 
-    def _say_whether_it_lingers(self) -> float:
-        """Seconds for which the ended run still answers; fewer where it was told to stop: somebody waits for its end."""
+    def _announce_lingering(self) -> float:
+        """Seconds for which the ended run still answers; fewer after a stop, since somebody waits for the process to exit."""
         seconds = min(self._linger_seconds, STOPPED_LINGER_SECONDS) if self._control.is_stopping() else self._linger_seconds
         if not seconds or self._server.address is None:
             return 0.0
-        log.info("Still answering at %s for %s; Ctrl-C ends it.", on_this_machine(self._server.address), duration(seconds))
+        log.info("Still answering at %s for %s; Ctrl-C ends that.", on_this_machine(self._server.address), duration(seconds))
         return seconds
 
     def _count_refusal(self, reason: str) -> None:
         self._exporter.add(HTTP_REFUSED, 1, reason)
 
-    def _book_http(self, seconds: float) -> None:
+    def _count_http_seconds(self, seconds: float) -> None:
         self._exporter.add(WATCH_SECONDS, seconds, "http")
 
     def _fail(self, error: BaseException) -> None:
         stage = self._stages.failed_stage if self._stages else None
-        # What is wrong with the target, or with the disk at the very end, is a sentence, and needs no traceback.
+        # A target that cannot be loaded, or a disk that is full at the end, is a sentence and needs no traceback.
         plain = isinstance(error.__cause__, ConfigError) or isinstance(error, UnsavedError)
         text = str(error) if plain else "".join(traceback.format_exception(error))
         log.error("%s", text.rstrip())
@@ -185,7 +185,7 @@ def _discovery_file(config: WatchConfig, run: Run, server: StatusServer) -> Serv
 
 @contextlib.contextmanager
 def listening(config: WatchConfig) -> Iterator[StatusServer]:
-    """The status server's port, taken before anything is made, and the token that controls the run, if one is wanted.
+    """Bind the status server's port and read the control token, if there is to be one, before anything else is made.
 
     Raises `ConfigError` where the port is in use or the token cannot be read.
     """
@@ -200,7 +200,7 @@ def listening(config: WatchConfig) -> Iterator[StatusServer]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Control]:
-    """What SIGINT and SIGTERM tell to stop; a second one ends the process at once. Outside of the main thread they do not."""
+    """A control that SIGINT and SIGTERM stop; a second signal ends the process at once. Only the main thread handles signals."""
     control = Control()
     if threading.current_thread() is not threading.main_thread():
         yield control
@@ -216,7 +216,7 @@ def interruptible() -> Iterator[Control]:
             os._exit(EXIT_INTERRUPTED)
         control.stop()
         if not control.is_lingering:
-            log.warning("Stopping once the step or the loading under way is done. Once more ends it at once, without a checkpoint.")
+            log.warning("Stopping after the current step, or after loading. A second signal ends it at once, without a checkpoint.")
 
     before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

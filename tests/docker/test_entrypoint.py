@@ -55,7 +55,7 @@ def test_the_words_are_a_config_that_the_trainer_takes(tmp_path: Path, monkeypat
 
 
 def test_a_run_with_a_whole_checkpoint_goes_on(tmp_path: Path) -> None:
-    stopped = {"event": "finished", "message": "Stopped as asked after step 11. Go on with: python"}
+    stopped = {"event": "finished", "message": "Stopped after step 11, as requested. Resume with: python"}
     leave(tmp_path, "demo", {"event": "started"}, stopped, checkpoint="step-000000011")
     chosen = arguments({}, tmp_path)
     assert (after(chosen, "--resume"), after(chosen, "--name")) == ("demo", None)
@@ -79,7 +79,7 @@ def test_another_run_whose_name_only_looks_like_a_second_try_is_left_alone(tmp_p
 
 
 def test_a_run_that_has_reached_its_end_is_not_trained_again(tmp_path: Path) -> None:
-    finished = {"event": "finished", "message": "Finished after step 1,000. The drafter lies in /runs/demo."}
+    finished = {"event": "finished", "message": "Finished after step 1,000. The drafter is in /runs/demo."}
     folder = leave(tmp_path, "demo", {"event": "started"}, finished, checkpoint="step-000001000")
     assert arguments({}, tmp_path) == (
         "Run 'demo' has finished. Set NAME to start another; docs/operations.md says how to export or evaluate this one."

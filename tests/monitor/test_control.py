@@ -31,12 +31,12 @@ def test_nobody_who_asks_means_nothing_to_do() -> None:
     assert not control.wants_pause()
     assert not control.takes_checkpoint()
     assert not control.is_stopping()
-    assert not control.rests()
+    assert not control.wait_while_paused()
     assert live.told == []
 
 
 def test_without_a_run_there_is_nothing_to_ask_for() -> None:
-    assert Control().ask("stop").status == 409
+    assert Control().request("stop").status == 409
 
 
 @pytest.mark.parametrize("action", ["checkpoint", "pause", "resume", "stop"])
@@ -44,24 +44,24 @@ def test_what_is_taken_is_counted_logged_and_recorded(action: str, caplog: pytes
     caplog.set_level(logging.INFO)
     control, live = controlled()
     if action == "resume":
-        control.ask("pause")
+        control.request("pause")
         live.told.clear()
         caplog.clear()
-    answer = control.ask(action, "lunch")
+    answer = control.request(action, "lunch")
     assert answer.status == 202
     assert live.told == [
         ("control_requests_total", {"amount": 1, "labels": (action,)}),
         (f"{action}_requested", {"message": answer.message, "step": 1240, "reason": "lunch"}),
     ]
-    assert caplog.messages == [f"Asked over HTTP to {action}: lunch"]
+    assert caplog.messages == [f"Request over HTTP: {action}: lunch"]
 
 
 @pytest.mark.parametrize("action", ["pause", "stop"])
 def test_asking_twice_changes_nothing_and_tells_nothing(action: str) -> None:
     control, live = controlled()
-    control.ask(action)
+    control.request(action)
     told = list(live.told)
-    assert control.ask(action).status == 200
+    assert control.request(action).status == 200
     assert live.told == told
     assert (control.wants_pause(), control.is_stopping()) == (action == "pause", action == "stop")
 
@@ -86,8 +86,8 @@ def test_a_checkpoint_that_is_asked_for_in_the_middle_of_a_look_is_not_lost() ->
 
 def test_a_checkpoint_is_taken_once() -> None:
     control, _ = controlled()
-    control.ask("checkpoint")
-    control.ask("checkpoint")
+    control.request("checkpoint")
+    control.request("checkpoint")
     assert control.takes_checkpoint()
     assert not control.takes_checkpoint()
 
@@ -110,7 +110,7 @@ def test_a_checkpoint_is_taken_once() -> None:
 )
 def test_answers_by_how_the_run_stands(state: str, step: int, asked: str, answers: int) -> None:
     control, live = controlled(state=state, step=step)
-    answer = control.ask(asked)
+    answer = control.request(asked)
     assert answer.status == answers
     assert answer.message.endswith(".")
     assert (live.told == []) == (answers == 409)
@@ -119,7 +119,7 @@ def test_answers_by_how_the_run_stands(state: str, step: int, asked: str, answer
 def test_a_run_that_stops_takes_no_other_wish() -> None:
     control, _ = controlled()
     control.stop()
-    assert {action: control.ask(action).status for action in ("pause", "resume", "checkpoint", "stop")} == {
+    assert {action: control.request(action).status for action in ("pause", "resume", "checkpoint", "stop")} == {
         "pause": 409,
         "resume": 409,
         "checkpoint": 409,
@@ -129,7 +129,7 @@ def test_a_run_that_stops_takes_no_other_wish() -> None:
 
 def test_an_action_that_there_is_not_is_the_callers_mistake() -> None:
     with pytest.raises(ValueError, match="action must be one of checkpoint, pause, resume, stop, got 'dance'"):
-        controlled()[0].ask("dance")
+        controlled()[0].request("dance")
 
 
 def rest(control: Control, live: FakeMonitor) -> Worker:
@@ -138,7 +138,7 @@ def rest(control: Control, live: FakeMonitor) -> Worker:
     def loop(_: object) -> int:
         written = 0
         with control.paused():
-            while control.rests():
+            while control.wait_while_paused():
                 written += 1
         return written
 
@@ -148,14 +148,14 @@ def rest(control: Control, live: FakeMonitor) -> Worker:
 
 
 def test_a_pause_lasts_until_somebody_lets_the_run_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "_GLANCE_SECONDS", 60.0)  # so nothing but the request wakes it
+    monkeypatch.setattr(control_module, "_POLL_SECONDS", 60.0)  # so nothing but the request wakes it
     control, live = controlled()
-    control.ask("pause", "lunch")
+    control.request("pause", "lunch")
     worker = rest(control, live)
-    assert control.ask("pause").status == 200
-    assert control.ask("checkpoint").status == 202
+    assert control.request("pause").status == 200
+    assert control.request("checkpoint").status == 202
     eventually(lambda: not control._checkpoint)
-    assert control.ask("resume", "fed").status == 202
+    assert control.request("resume", "fed").status == 202
     assert worker.ended() == 1
     assert live.state.state == "running"
     events = [(name, fields.get("reason")) for name, fields in live.told if name != "control_requests_total"]
@@ -171,7 +171,7 @@ def test_a_pause_lasts_until_somebody_lets_the_run_go_on(monkeypatch: pytest.Mon
 
 def test_a_signal_ends_a_pause_soon() -> None:
     control, live = controlled()
-    control.ask("pause")
+    control.request("pause")
     worker = rest(control, live)
     control.stop()
     assert worker.ended(SOON) == 0
@@ -179,29 +179,29 @@ def test_a_signal_ends_a_pause_soon() -> None:
 
 def test_a_pause_ends_when_there_is_nothing_left_to_pause() -> None:
     control, _ = controlled()
-    control.ask("pause")
-    assert not control.rests(give_up=lambda: True)
+    control.request("pause")
+    assert not control.wait_while_paused(give_up=lambda: True)
 
 
 @pytest.mark.parametrize("end", ["resume", "stop"])
 def test_a_checkpoint_that_was_asked_for_in_a_pause_is_written_before_the_pause_ends(end: str) -> None:
     control, live = controlled()
-    control.ask("pause")
+    control.request("pause")
     live.enter("paused")
-    assert control.ask("checkpoint").message.startswith("A checkpoint is written now")
-    control.ask(end)
-    assert [control.rests() for _ in range(2)] == [True, False]
+    assert control.request("checkpoint").message.startswith("A checkpoint is written now")
+    control.request(end)
+    assert [control.wait_while_paused() for _ in range(2)] == [True, False]
 
 
 def test_lingering_ends_by_itself_or_when_told_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "_GLANCE_SECONDS", 60.0)
+    monkeypatch.setattr(control_module, "_POLL_SECONDS", 60.0)
     control, _ = controlled(state="finished")
     began = time.monotonic()
     control.linger(0.15)
     assert 0.15 <= time.monotonic() - began < SOON
     worker = Worker(lambda _: control.linger(60))
-    answer = control.ask("stop")
-    assert (answer.status, answer.message) == (202, "The run has finished; now the trainer ends.")
+    answer = control.request("stop")
+    assert (answer.status, answer.message) == (202, "The run has finished; the trainer exits now.")
     worker.ended()
     began = time.monotonic()
     control.linger(0.15)  # of a run that was stopped: that it was is no reason to go
@@ -211,7 +211,7 @@ def test_lingering_ends_by_itself_or_when_told_to(monkeypatch: pytest.MonkeyPatc
 def test_wishes_from_many_threads_are_each_answered_once() -> None:
     control, live = controlled()
     answers: list[int] = []
-    threads = [threading.Thread(target=lambda: answers.append(control.ask("pause").status)) for _ in range(20)]
+    threads = [threading.Thread(target=lambda: answers.append(control.request("pause").status)) for _ in range(20)]
     for thread in threads:
         thread.start()
     for thread in threads:

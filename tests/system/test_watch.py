@@ -209,7 +209,7 @@ def test_the_first_signal_asks_to_stop_in_order(number: int, caplog: pytest.LogC
         assert control.is_stopping()
     assert handlers() == before
     (said,) = caplog.messages
-    assert said.startswith("Stopping once the step or the loading under way is done.")
+    assert said.startswith("Stopping after the current step, or after loading.")
 
 
 def test_the_handlers_come_back_after_a_failure_too() -> None:

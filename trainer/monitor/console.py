@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 Mode = Literal["live", "plain", "off"]
 
-_GLANCE_SECONDS = 0.25  # how long a log line waits at most while no tick comes
+_POLL_SECONDS = 0.25  # how long a log line waits at most while no tick comes
 _PLAIN_SECONDS = 10.0
 _STOP_SECONDS = 2.0
 _LOG_LINES = 1000  # that wait at most; the oldest go first
@@ -92,7 +92,7 @@ class Console:
         self._screen.begin()
         tick = -1
         while not self._stopping.is_set():
-            newest = self._source.wait_tick(tick, _GLANCE_SECONDS)
+            newest = self._source.wait_tick(tick, _POLL_SECONDS)
             self._show_log()
             if newest != tick:
                 tick = newest

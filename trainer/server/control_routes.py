@@ -102,7 +102,7 @@ def _endpoint(action: str, access: AccessControl, control: Control, monitor: Mon
         if reason is None:
             sentence = f'the body must be JSON as in {{"reason": "why"}}, of {MAX_REASON} characters at most, or empty\n'
             return PlainTextResponse(sentence, 400)
-        return _answer(action, control.ask(action, reason), monitor)
+        return _answer(action, control.request(action, reason), monitor)
 
     return endpoint
 
