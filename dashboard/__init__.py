@@ -1,1 +1,1 @@
-"""The process that draws: a folder of run records in, a live page out."""
+"""The web app: shows the runs of a folder live, from their records."""

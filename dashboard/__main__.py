@@ -1,4 +1,4 @@
-"""`python -m dashboard --runs runs`: shows the runs of a folder, live, to browsers on this machine."""
+"""`python -m dashboard --runs runs`: serves the runs of a folder, live, to browsers on this machine."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ EVERYWHERE = ("0.0.0.0", "::")  # every address of this machine
 
 
 class Server(uvicorn.Server):
-    """uvicorn, with the open streams told to end before it waits for them."""
+    """uvicorn, ending open streams before it waits for them."""
 
     def __init__(self, config: uvicorn.Config, runs: Runs) -> None:
         super().__init__(config)
         self.runs = runs
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Ends on the first signal, at once on the second; uvicorn's own would raise the signal again and spoil the exit code."""
+        """Ends on the first signal, at once on the second; uvicorn's own raises the signal again, which changes the exit code."""
         self.force_exit = self.should_exit
         self.should_exit = True
 
@@ -44,13 +44,13 @@ def arguments(words: list[str]) -> argparse.Namespace:
         action="append",
         default=[],
         metavar="NAME",
-        help="also answer to this host name; may be given several times",
+        help="host name to answer to as well; may be given several times",
     )
     return parser.parse_args(words)
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A listening socket. Raises ValueError with a sentence where there can be none."""
+    """A listening socket. Raises ValueError with a sentence if there can be none."""
     if not 0 <= port <= 65535:
         raise ValueError(f"--port must be between 0 and 65535, got {port}.")
     try:
@@ -75,8 +75,8 @@ def main(words: list[str]) -> int:
         config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=2)
         print(f"Dashboard: http://{_shown(args.host)}:{listener.getsockname()[1]}/ over the runs in {args.runs}", flush=True)
         if args.host in EVERYWHERE:
-            print("It answers to localhost only; for another name or address of this machine add --allow-host NAME.", flush=True)
-        with contextlib.suppress(KeyboardInterrupt):  # before uvicorn listens to signals
+            print("It answers to localhost only; for another name or address of this machine, add --allow-host NAME.", flush=True)
+        with contextlib.suppress(KeyboardInterrupt):  # before uvicorn handles signals
             Server(config, runs).run(sockets=[listener])
     return 0
 

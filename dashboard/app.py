@@ -1,4 +1,4 @@
-"""Routes: the page, its files, the runs as JSON, and a stream of what is new."""
+"""Routes: the page, its files, runs as JSON, a live stream of each run, runbooks."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from dashboard import assets, charts, runbooks
 from dashboard.live import Cursor, tick
-from dashboard.middleware import Guard
+from dashboard.middleware import AllowedHosts, SecurityHeaders
 from dashboard.record.run import Run
 from dashboard.record.runs import Runs
 from dashboard.views import range_series, summary
 
 MOST_STREAMS = 32
-TICK_SECONDS = 1.0  # between two messages of a stream, at least
-LOOK_SECONDS = 0.1
+TICK_SECONDS = 1.0  # minimum between two messages of a stream
+POLL_SECONDS = 0.1
 
 
 def dumps(content: Any) -> bytes:
@@ -33,14 +33,15 @@ def answer(content: Any) -> Response:
 
 
 def create_app(runs: Runs, allow_hosts: Collection[str] = (), tick_seconds: float = TICK_SECONDS) -> FastAPI:
-    """The web app over `runs`, which the caller has entered; it ends its streams once `runs.closing` is set."""
+    """The web app over `runs`, which the caller has entered; streams end once `runs.closing` is set."""
     app = FastAPI(title="Draftscope dashboard", docs_url=None, redoc_url=None, openapi_url=None)
     app.state.runs = runs
     app.state.assets = assets.load()
     app.state.streams = 0
     app.state.tick_seconds = tick_seconds
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
-    app.add_middleware(Guard, allowed=allow_hosts)
+    app.add_middleware(AllowedHosts, allowed=allow_hosts)
+    app.add_middleware(SecurityHeaders)
     _add_page(app)
     _add_data(app)
     _add_stream(app)
@@ -50,16 +51,16 @@ def create_app(runs: Runs, allow_hosts: Collection[str] = (), tick_seconds: floa
 
 def opened(run_id: str, request: Request) -> Run:
     runs: Runs = request.app.state.runs
-    return _there(runs.run(run_id), run_id, runs)
+    return _found(runs.run(run_id), run_id, runs)
 
 
 def watched(run_id: str, request: Request) -> Iterator[Run]:
     runs: Runs = request.app.state.runs
     with runs.watched(run_id) as run:
-        yield _there(run, run_id, runs)
+        yield _found(run, run_id, runs)
 
 
-def _there(run: Run | None, run_id: str, runs: Runs) -> Run:
+def _found(run: Run | None, run_id: str, runs: Runs) -> Run:
     if run is None:
         raise HTTPException(404, f"There is no run {run_id!r} in {runs.root}.")
     return run
@@ -125,7 +126,7 @@ def _add_data(app: FastAPI) -> None:
     @app.get("/api/runs/{run_id}/series")
     def show_series(
         run: OpenedRun,
-        metric: Annotated[str, Query(description="column names with commas between; or `steps` or `telemetry` for all of a file")],
+        metric: Annotated[str, Query(description="column names separated by commas; or `steps` or `telemetry` for a whole file")],
         x: Annotated[str, Query(pattern="^(step|tokens|time)$")] = "step",
         low: Annotated[float | None, Query(alias="from", allow_inf_nan=False)] = None,
         high: Annotated[float | None, Query(alias="to", allow_inf_nan=False)] = None,
@@ -157,7 +158,7 @@ def _add_stream(app: FastAPI) -> None:
 
     async def slot() -> AsyncIterator[None]:
         if app.state.streams >= MOST_STREAMS:
-            raise HTTPException(503, f"{MOST_STREAMS} pages are being kept live already; close one.", headers={"retry-after": "10"})
+            raise HTTPException(503, f"{MOST_STREAMS} pages are live already; close one.", headers={"retry-after": "10"})
         app.state.streams += 1
         try:
             yield
@@ -177,7 +178,7 @@ def _add_stream(app: FastAPI) -> None:
         seen = -1
         while not runs.closing.is_set() and not run.replaced:
             if seen == run.version:
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
                 continue
             seen = run.version
             news = await asyncio.to_thread(tick, run, at, widths)
@@ -191,5 +192,5 @@ def _add_stream(app: FastAPI) -> None:
 
 async def _rest(runs: Runs, seconds: float) -> None:
     while seconds > 0 and not runs.closing.is_set():
-        await asyncio.sleep(min(seconds, LOOK_SECONDS))
-        seconds -= LOOK_SECONDS
+        await asyncio.sleep(min(seconds, POLL_SECONDS))
+        seconds -= POLL_SECONDS

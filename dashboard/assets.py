@@ -1,7 +1,4 @@
-"""The page's own files and Plotly's, held in memory.
-
-Their address changes with their content, so browsers may keep them for ever.
-"""
+"""The page's static files and Plotly, held in memory; their URLs change with their content, so browsers may cache them for ever."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class Assets:
 
 @functools.cache
 def load() -> Assets:
-    """Reads static/, page.html and the plotly.min.js of the installed plotly package; takes about 0.3 s, once in a process."""
+    """Reads static/, page.html and plotly.min.js from the installed plotly package: about 0.3 s, once per process."""
     paths = {path.name: path for path in sorted((HERE / "static").iterdir()) if path.suffix in TYPES}
     files = {name: _asset(path) for name, path in {**paths, PLOTLY: plotly_path()}.items()}
     page = (HERE / "page.html").read_text(encoding="utf-8")
@@ -43,7 +40,7 @@ def load() -> Assets:
 
 
 def plotly_path() -> Path:
-    """The file inside the installed package, found without importing it (which would cost a second)."""
+    """plotly.min.js in the installed package, found without importing it, which would take a second."""
     spec = importlib.util.find_spec("plotly")
     if spec is None or spec.origin is None:
         raise FileNotFoundError("The package plotly is not installed; install it with `pip install plotly`.")

@@ -1,7 +1,7 @@
-"""The catalogue in, the page's panels out: what each chart is called, asks and measures.
+"""The panels of the page: title, question and columns of each chart, from the catalogue.
 
-How a chart looks is static/'s business.
-A column's name is the record's: `loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.fill_ratio`.
+How a chart looks is decided in static/. Columns have the record's names:
+`loss`, `position_accuracy.3`, `rates.context_tokens_per_second`, `queues.features.fill_ratio`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from trainer.metrics.catalogue.training import (
 from trainer.metrics.catalogue.watching import PROCESS_CPU, PROCESS_MEMORY
 
 Source = Literal["steps", "telemetry"]
-LEFT_OUT = (STEP_SECONDS.column,)  # steps/s says the same, smoother
+LEFT_OUT = (STEP_SECONDS.column,)  # steps/s shows the same, smoother
 
 
 @dataclass(frozen=True, kw_only=True)
 class Chart:
-    """One panel: `draw` names the drawing in static/, `axis` the y axis with its unit, `question` what the panel answers.
+    """One panel of the page.
 
-    `banded` is the column that is drawn with its lowest and highest value; without one, a bucket is drawn as its mean.
+    `draw` names the drawing in static/; `axis` labels the y axis, with its unit unless that depends on the run (the loss's);
+    `question` is what the panel answers. `banded` is the column drawn with its lowest and highest values; without one, a bucket is
+    drawn as its mean.
     """
 
     id: str
@@ -61,7 +63,7 @@ CHARTS = (
         source="steps",
         draw="loss",
         title="Loss",
-        axis="loss (nats per draft token)",
+        axis="loss",
         banded=LOSS.column,
     ),
     _chart(
@@ -82,7 +84,7 @@ CHARTS = (
         source="steps",
         draw="positions",
         title="Accuracy by position",
-        axis="draft tokens right (%)",
+        axis="correct draft tokens (%)",
         note="estimated, not measured by decoding",
     ),
     _chart(
@@ -92,7 +94,7 @@ CHARTS = (
         draw="throughput",
         title="Throughput",
         axis="tokens per second",
-        note="two different rates: what the target reads, what the drafter drafts",
+        note="two different rates: tokens read by the target, tokens drafted",
     ),
     _chart(
         QUEUE_ITEMS,
@@ -100,14 +102,14 @@ CHARTS = (
         source="telemetry",
         draw="queues",
         title="Queue fill",
-        axis="fill (%), by items or bytes, whichever is nearer its limit",
+        axis="fill (%), by items or bytes, whichever is closer to its limit",
     ),
     _chart(
         STAGE_SECONDS,
         id="shares",
         source="telemetry",
         draw="shares",
-        title="Stage shares",
+        title="Stage time",
         axis="share of thread time (%)",
     ),
     _chart(
@@ -145,12 +147,12 @@ BANDED = tuple(chart.banded for chart in CHARTS if chart.banded)
 
 
 def names_of(source: str, columns: Sequence[str]) -> list[str]:
-    """The columns of a table that some chart draws."""
+    """The columns of a table that a chart draws."""
     return [name for name in columns if source == "telemetry" or name not in LEFT_OUT]
 
 
 def described() -> dict[str, Any]:
-    """What the page needs to know before it draws: the panels, and the words of the pipeline in their order."""
+    """What the page needs before it draws: the panels, and the names of stages and queues in pipeline order."""
     return {
         "charts": [asdict(chart) for chart in CHARTS],
         "stages": STAGES,

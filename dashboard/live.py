@@ -1,7 +1,7 @@
-"""What is new in a run since a cursor, small enough for one message to a browser.
+"""The news of a run since a cursor, small enough for one message to a browser.
 
-A cursor is the number of rows that the browser has of each file, `steps:telemetry:events`. The answer holds every bucket that has
-gained a row since; the browser puts them in the place of its own buckets from the first new `start` on.
+A cursor is the number of rows of each file that the browser has, `steps:telemetry:events`. A message holds every bucket that has
+gained a row since; the browser replaces its own buckets from the first new `start` on.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dashboard.record.series import Request, choose_width, series
 
 BUCKETS_PER_TICK = 40  # about 25 columns each: keeps a message under 50 KB
 EVENTS_PER_TICK = 20
-GIVE_UP_AFTER = 400  # buckets behind: reading the chart anew is cheaper than catching up
+GIVE_UP_AFTER = 400  # buckets behind: reloading the chart is cheaper than catching up
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Cursor:
 
     @classmethod
     def parse(cls, text: str | None) -> Cursor | None:
-        """None where the text is no cursor."""
+        """None if the text is not a cursor."""
         parts = (text or "").split(":")
         if len(parts) != 3 or not all(part.isascii() and part.isdigit() and len(part) < 16 for part in parts):
             return None
@@ -63,7 +63,7 @@ def _new_buckets(run: Run, source: str, cursor: Cursor, width: int) -> tuple[dic
     table, begin = run.table(source), int(getattr(cursor, source))
     if run.first_look:
         return None, begin
-    foreign = begin > len(table) or cursor.events > run.events_seen  # of another run, or of a longer record
+    foreign = begin > len(table) or cursor.events > run.events_seen  # the cursor is of another run, or of a longer record
     if foreign or len(table) - begin > GIVE_UP_AFTER * width or choose_width(table, 0, len(table)) > width:
         return {"resync": True}, len(table)
     end = min(len(table), begin + BUCKETS_PER_TICK * width)
@@ -73,12 +73,12 @@ def _new_buckets(run: Run, source: str, cursor: Cursor, width: int) -> tuple[dic
 
 
 def drawn(run: Run, source: str, width: int) -> Request:
-    """All that the page draws of a file."""
+    """Everything that the page draws from a file."""
     return Request(charts.names_of(source, run.table(source).column_names), width, run.tokens_of(), charts.BANDED)
 
 
 def whole(run: Run, source: str) -> dict[str, Any]:
-    """The whole of a chart's numbers, with the cursor from which ticks go on."""
+    """All numbers of a chart, with the cursor from which ticks continue."""
     with run.lock:
         table = run.table(source)
         width = choose_width(table, 0, len(table))

@@ -1,4 +1,4 @@
-"""What stands before every route: the Host allow-list and the headers that keep the page to itself."""
+"""ASGI middleware in front of every route: Host allow-list and security headers."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-# Plotly writes its styles into <style> elements and makes its download pictures from blob: addresses; it needs nothing else.
+# Plotly injects <style> elements and makes downloads from blob: URLs; it needs nothing else.
 POLICY = (
     "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data: blob:; object-src 'none'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -22,10 +22,25 @@ HEADERS = {
 }
 
 
-class Guard:
-    """Answers 400 to a Host header that is not allowed.
+class SecurityHeaders:
+    """Adds `HEADERS` to every answer, refusals included."""
 
-    Without it a page on another site could reach this one through a rebound DNS name.
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        await self.app(scope, receive, send_with_headers)
+
+
+class AllowedHosts:
+    """Answers 400 to a Host header that is not allowed, which stops DNS rebinding: a page of another site reaching this one.
+
+    Starlette's TrustedHostMiddleware has no place for a sentence that says what to do.
     """
 
     def __init__(self, app: ASGIApp, allowed: Collection[str] = ()) -> None:
@@ -33,26 +48,17 @@ class Guard:
         self.allowed = LOOPBACK | {host_name(name) for name in allowed}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-
-        async def send_with_headers(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                MutableHeaders(scope=message).update(HEADERS)
-            await send(message)
-
-        host = host_name(Headers(scope=scope).get("host", ""))
+        host = host_name(Headers(scope=scope).get("host", "")) if scope["type"] == "http" else "localhost"
         app: ASGIApp = self.app if host in self.allowed else _refusal(host)
-        await app(scope, receive, send_with_headers)
+        await app(scope, receive, send)
 
 
 def host_name(written: str) -> str:
-    """A host as it is written, in a Host header or by a person, without its port and without an IPv6 address's brackets."""
+    """A host from a Host header or the command line, in lower case, without its port and an IPv6 address's brackets."""
     if written.startswith("["):
         return written[1:].partition("]")[0].lower()
     name, _, rest = written.lower().partition(":")
-    return written.lower() if ":" in rest else name  # two colons are a bare IPv6 address
+    return written.lower() if ":" in rest else name  # two colons: a bare IPv6 address
 
 
 def _refusal(host: str) -> PlainTextResponse:

@@ -1,4 +1,4 @@
-"""An opened run in, what the routes answer with out."""
+"""Answers of the JSON routes about one run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dashboard.record.series import Request, choose_width, rows_between, series
 
 
 def summary(run: Run) -> dict[str, Any]:
-    """run.json, the newest step and telemetry tick, the last events, and the state of it all."""
+    """run.json, the latest step and telemetry tick, the last events, and the run's state."""
     with run.lock:
         return {
             "id": run.folder.name,
@@ -24,7 +24,7 @@ def summary(run: Run) -> dict[str, Any]:
 
 
 def range_series(run: Run, metric: str, x: str, low: float | None, high: float | None) -> dict[str, Any]:
-    """One or more columns between two values of the x axis, as fine as 2000 buckets can show them.
+    """One or more columns between two values of the x axis, in at most 2000 buckets.
 
     `metric` is `steps` or `telemetry` for every column of that file. Raises KeyError with a sentence for a column in neither file.
     """
@@ -41,7 +41,7 @@ def range_series(run: Run, metric: str, x: str, low: float | None, high: float |
 
 
 def _columns(run: Run, metric: str) -> tuple[str, list[str] | None]:
-    """The file that holds the columns, and their names; None for all that the page draws."""
+    """The file that holds the columns, and their names; None for every column that the page draws."""
     if metric in ("steps", "telemetry"):
         return metric, None
     names = metric.split(",")
@@ -50,7 +50,7 @@ def _columns(run: Run, metric: str) -> tuple[str, list[str] | None]:
             return source, names
     missing = [name for name in names if not any(name in run.table(source).column_names for source in ("steps", "telemetry"))]
     if not missing:
-        raise KeyError(f"The columns {metric!r} are in different files; ask for those of steps.jsonl and telemetry.jsonl apart.")
+        raise KeyError(f"The columns {metric!r} are in different files; ask for steps.jsonl and telemetry.jsonl separately.")
     raise KeyError(f"The run {run.folder.name!r} has no column {missing[0]!r} yet.")
 
 

@@ -16,7 +16,7 @@ from dashboard.record import parse, series
 from dashboard.record.evaluations import Evaluations
 from dashboard.record.parse import Row
 from dashboard.record.table import Table
-from trainer.record.format import EVENTS, RUN, STEPS, TELEMETRY
+from trainer.record.format import EVENTS, LOSS_UNITS, RUN, STEPS, TELEMETRY
 from trainer.record.reader import Tail, files_of, last_lines, scattered_lines, size_of, split
 
 PREVIEW_FROM_BYTES = 16 << 20  # shorter files are read whole before the first chart; longer ones are first looked at in places
@@ -42,6 +42,7 @@ class Run:
         self.evaluations = Evaluations()
         self.newest: dict[str, Row] = {}  # the newest row of each file
         self.turn: Row = {}  # the newest event that began or ended an attempt
+        self.resumed_config: Row = {}  # of the newest resume that says it
         self.unreadable = 0
         self.trouble = ""  # a sentence, where lines do not follow the contract
         self.version = 0  # rises with everything new
@@ -138,6 +139,8 @@ class Run:
         self.events_seen += len(rows)
         self.evaluations.take(rows)
         self.turn = last_turn(rows) or self.turn
+        configs = [row.get("config") for row in rows if row.get("event") == "resumed"]
+        self.resumed_config = next((config for config in reversed(configs) if isinstance(config, dict)), self.resumed_config)
 
     def table(self, source: str) -> Table:
         return self.first_look.get(source, self.telemetry if source == "telemetry" else self.steps)
@@ -178,6 +181,7 @@ class Run:
             "newest_tick": tick or None,
             "newest_evaluation": self.evaluations.newest or None,
             "evaluate": self.evaluations.asked(self.facts),
+            "loss_unit": loss_unit(self.facts, self.resumed_config),
             "last_line_age_seconds": self._age(*KINDS),
             "last_tick_age_seconds": self._age("telemetry") if tick else None,
             "clock_ahead_seconds": None if self._arrived else clock_ahead(self.newest.values()),
@@ -246,6 +250,18 @@ def read_facts(folder: Path) -> dict[str, Any]:
     except (OSError, orjson.JSONDecodeError):
         return {}
     return facts if isinstance(facts, dict) else {}
+
+
+def loss_unit(facts: Row, resumed_config: Row) -> str:
+    """Unit of the loss: by the objective of the newest resume, else of run.json; records of 0.1 have only the objective."""
+    resumed, first = (objective_of(config) for config in (resumed_config, facts.get("config")))
+    return str(LOSS_UNITS.get(resumed) or facts.get("loss_unit") or LOSS_UNITS.get(first, "nats"))
+
+
+def objective_of(config: Any) -> str:
+    """`loss.objective` of a config; "" where it has none."""
+    loss = config.get("loss") if isinstance(config, dict) else None
+    return str(loss.get("objective", "")) if isinstance(loss, dict) else ""
 
 
 def last_turn(events: Sequence[Row]) -> Row:

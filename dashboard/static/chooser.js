@@ -1,4 +1,4 @@
-// The list of runs: which there are, how they are, and how long ago each one wrote its last line.
+// The list of runs: state, progress, and the age of the last line of each.
 
 import { element, renew } from "./dom.js";
 import { getJson } from "./stream.js";
@@ -23,13 +23,13 @@ export class Chooser {
       const { root, runs, outside } = await getJson("/api/runs");
       const rows = runs.map((run) => row(run, run.id === this.current));
       if (!rows.length) rows.push(element("p", "", `No runs in ${root} yet.`));
-      this.show(...rows, ...outside.map((name) => element("p", "outside", `${name} leads out of the folder, so it is not shown.`)));
+      this.show(...rows, ...outside.map((name) => element("p", "outside", `${name} is a link out of the folder and is not shown.`)));
     } catch (error) {
       this.show(element("p", "", error.message));
     }
   }
 
-  /** Rows may change their places; the focus stays with the run that has it. */
+  /** Rows may change places; the focus stays with its run. */
   show(...rows) {
     const focused = this.list.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
     renew(this.list, ...rows);

@@ -1,4 +1,4 @@
-// The switches at the top and their keys; what is chosen is remembered by the browser.
+// The controls at the top and their keys; settings are kept in localStorage.
 
 import { element } from "./dom.js";
 
@@ -7,15 +7,15 @@ const CHOICES = {
   smoothing: [["none", "raw"], ["light", "smooth"], ["strong", "smoother"]],
 };
 const KEYS = [
-  ["x", "x axis: step, context tokens, time"], ["s", "smoothing: raw, smooth, smoother; the band always stays"],
-  ["l", "logarithmic y axis for loss and gradient"], ["r", "choose a run"], ["drag", "zoom all charts into a range; it is read anew, finer"],
-  ["Esc", "show everything again"], ["?", "this help"],
+  ["x", "x axis: step, context tokens, time"], ["s", "smoothing: raw, smooth, smoother; the band is never smoothed"],
+  ["l", "logarithmic y axis for loss and gradient"], ["r", "choose a run"], ["drag", "zoom all charts to a range, reloaded at a finer resolution"],
+  ["Esc", "reset zoom"], ["?", "this help"],
 ];
-const WORDS = [
-  ["context tokens", "what the target reads"], ["draft tokens", "what the drafter drafts: anchors × block size"],
-  ["acceptance length", "tokens kept per draft-and-verify round, the bonus token included; estimated from accuracy or measured by speculative decoding, and never the same number"],
-  ["headroom", "how much faster the run could go, at most, without the stage that holds it"],
-  ["band", "from the lowest to the highest value in each bucket of steps: a spike of a single step stays visible"],
+const TERMS = [
+  ["context tokens", "tokens read by the target"], ["draft tokens", "tokens drafted: anchors × block size"],
+  ["acceptance length", "tokens kept per draft-and-verify round, bonus token included; either estimated from accuracy or measured by speculative decoding, two different numbers"],
+  ["headroom", "upper bound of the speed-up if the limiting stage were removed"],
+  ["band", "lowest to highest value in each bucket of steps, so that a spike of a single step stays visible"],
 ];
 
 export class Controls {
@@ -47,7 +47,7 @@ export class Controls {
 
   set(name, value) {
     this.settings[name] = value;
-    try { localStorage.setItem("draftscope", JSON.stringify(this.settings)); } catch { /* a browser without storage */ }
+    try { localStorage.setItem("draftscope", JSON.stringify(this.settings)); } catch { /* storage is disabled */ }
     this.show();
     this.onChange(name);
   }
@@ -61,7 +61,7 @@ export class Controls {
     document.getElementById("log").setAttribute("aria-pressed", String(this.settings.log));
   }
 
-  /** Keys; `more` holds what else there is: {r, Escape}. */
+  /** Handles keys; `more` adds actions: {r, Escape}. */
   listen(more) {
     document.addEventListener("keydown", (event) => {
       if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
@@ -88,6 +88,6 @@ function buildHelp() {
   const dialog = document.getElementById("help");
   const list = (rows, tag) => element("dl", "help-list", null, ...rows.map(([name, words]) =>
     element("div", "", null, element("dt", "", null, element(tag, "", name)), element("dd", "", words))));
-  document.getElementById("help-words").append(list(KEYS, "kbd"), element("h2", "", "Words"), list(WORDS, "b"));
+  document.getElementById("help-words").append(list(KEYS, "kbd"), element("h2", "", "Terms"), list(TERMS, "b"));
   return dialog;
 }

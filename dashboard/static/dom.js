@@ -1,6 +1,6 @@
-// Elements: made from text, and renewed in place, so that what a person has selected, scrolled or focused outlives every second's news.
+// Creates elements from text, and updates them in place so that selection, scroll position and focus survive the update every second.
 
-/** An element with text: nothing that a run says is ever read as HTML. */
+/** An element with text; nothing from a run is ever parsed as HTML. */
 export function element(tag, className = "", text = null, ...children) {
   const made = document.createElement(tag);
   if (className) made.className = className;
@@ -9,7 +9,7 @@ export function element(tag, className = "", text = null, ...children) {
   return made;
 }
 
-/** Makes the children of `root` like `fresh` by changing only what differs. Listeners of fresh nodes are not carried over. */
+/** Updates the children of `root` to equal `fresh`, changing only what differs. Listeners of fresh nodes are not copied. */
 export function renew(root, ...fresh) {
   fresh.forEach((wanted, index) => {
     const own = root.childNodes[index];
@@ -29,7 +29,7 @@ function renewAttributes(own, wanted) {
   for (const { name, value } of wanted.attributes) if (own.getAttribute(name) !== value) own.setAttribute(name, value);
 }
 
-/** Text in a slot that is not there while there is nothing to say. */
+/** Sets the text of a slot, which is hidden while it is empty. */
 export function say(slot, words) {
   if (slot.textContent !== words) slot.textContent = words;
   slot.hidden = !words;

@@ -1,4 +1,4 @@
-// What each chart shows: series in, {rows, traces, legend, caption} out. A row is a y axis; several rows share one x axis.
+// Turns series into {rows, traces, legend, remark} for each chart. A row is a y axis; rows share one x axis.
 
 import { evaluationLines, keptBars, noEvaluation } from "./evaluations.js";
 import { banded, line, points } from "./lines.js";
@@ -11,18 +11,18 @@ const GB = 1e9;
 
 const yName = (index) => (index === 0 ? "y" : `y${index + 1}`);
 
-/** Half-life in steps for the smoothing that is chosen; 0 for none. */
+/** Half-life in steps of the chosen smoothing; 0 for none. */
 export function chosenHalf({ settings, steps }) {
   const ends = steps.segments.flatMap((segment) => (segment.axes.step.length ? [segment.axes.step[0], segment.axes.step.at(-1)] : []));
   return SHARES[settings.smoothing] && ends.length ? halfLife(Math.max(...ends) - Math.min(...ends), SHARES[settings.smoothing]) : 0;
 }
 
-function bandedDrawing(context, chart, { label, format, log, digits, newestLabel = "newest" }) {
-  const { banded: column, axis: title } = chart;
+function bandedDrawing(context, chart, { label, format, log, digits, unit = "", title = chart.axis, newestLabel = "latest" }) {
+  const { banded: column } = chart;
   const { settings, theme, steps } = context;
   const half = chosenHalf(context);
   const colour = theme.stages.drafter;
-  const { traces, odd, sunk } = banded(steps, column, { axis: settings.axis, colour, yaxis: "y", half, label, format, log });
+  const { traces, odd, sunk } = banded(steps, column, { axis: settings.axis, colour, yaxis: "y", half, label, format, log, unit });
   const newest = context.head?.newest_step?.[column] ?? steps.newest(column);
   const legend = [{ label: newestLabel, value: context.head?.not_finite?.[column] ?? figure(newest, digits), colour }];
   if (steps.width > 1) legend.push({ label: "lowest to highest", colour: faded(colour, 0.3), shape: "area" });
@@ -31,12 +31,13 @@ function bandedDrawing(context, chart, { label, format, log, digits, newestLabel
   if (odd.length) legend.push({ label: "NaN or infinite", colour: theme.alarm, shape: "triangle" });
   if (sunk.length) legend.push({ label: "values ≤ 0", colour: theme.quiet, shape: "triangle" });
   const what = steps.width > 1 ? (sunk.length === 1 ? "bucket holds" : "buckets hold") : sunk.length === 1 ? "step has" : "steps have";
-  const remark = sunk.length ? `${whole(sunk.length)} ${what} values ≤ 0, which have no place on a logarithmic axis` : "";
+  const remark = sunk.length ? `${whole(sunk.length)} ${what} values ≤ 0, which a logarithmic axis cannot show` : "";
   return { rows: [{ title, log }], traces, odd, sunk, legend, remark };
 }
 
 function loss(context, chart) {
-  return bandedDrawing(context, chart, { label: "loss", format: ".4f", log: context.settings.log, digits: 4 });
+  const unit = context.head?.loss_unit ?? "nats";
+  return bandedDrawing(context, chart, { label: "loss", format: ".4f", log: context.settings.log, digits: 4, unit, title: `${chart.axis} (${unit})` });
 }
 
 function acceptance(context, chart) {
@@ -95,7 +96,7 @@ function tickLine(context, name, colour, yaxis, label, format, more = {}) {
   return line(live.x, live.mean, colour, yaxis, { ...more, hovertemplate: `${label} %{y:${format}}<extra></extra>` });
 }
 
-/** Bytes in; the axis counts GB, the hover says what every other figure of bytes says. */
+/** A line of bytes: GB on the axis; the hover formats bytes as the rest of the page does. */
 function memoryLine(context, name, colour, yaxis, label, more = {}) {
   const { live } = points(context.telemetry, name, context.settings.axis);
   const y = live.mean.map((value) => (value === null ? null : value / GB));
@@ -198,8 +199,8 @@ function devices(context, chart) {
     label: `GPU ${gpu.index}, ${gpu.name}`, colour: theme.gpus[gpu.index % theme.gpus.length], shape: gpu.index % 2 ? "dash" : "line",
     value: gpuFigures(gpu),
   }));
-  const empty = rows.length ? "" : "No GPU figures: the trainer found no GPU on its machine, or cannot read one. Its process is drawn above.";
-  return { rows, traces, legend, empty, remark: "kernels active: the share of time in which at least one kernel ran, an upper bound of use" };
+  const empty = rows.length ? "" : "No GPU figures: the trainer found no GPU or cannot read its figures. CPU and memory of its process are shown above.";
+  return { rows, traces, legend, empty, remark: "kernels active: share of time in which at least one kernel was running, an upper bound of utilisation" };
 }
 
 function gpuFigures(gpu) {

@@ -1,13 +1,13 @@
-// Evaluations in: the points and bars of the acceptance chart, and words for where there is none yet.
+// Points and bars of the acceptance chart from evaluations, and the text shown before the first one.
 
 import { line, shownTime } from "./lines.js";
 import { faded } from "./theme.js";
 import { figure, known, whole } from "./words.js";
 
-const STEPS_MEANT = 20; // as the trainer does for its comparison: one step's accuracy rests on one batch
-const MANY = 60; // points, from which on they are drawn small
+const STEPS_MEANT = 20; // as in the trainer's comparison: one step's accuracy covers one batch only
+const MANY = 60; // points; beyond, markers are small
 
-/** Measured and estimated on held-out conversations, at the step whose drafter was measured; what a resume overtook is faint. */
+/** Measured and held-out estimated lengths at the step of the measured drafter; evaluations overtaken by a resume are faint. */
 export function evaluationLines(context) {
   const { theme, head } = context;
   const kinds = [
@@ -32,14 +32,14 @@ function points(rows, field, colour, { symbol, dash }, more) {
   return { ...line(sorted.map((row) => row.x), sorted.map((row) => row[field]), colour, "y", { width: 2, dash, ...more }), mode: "lines+markers", marker };
 }
 
-/** Where a point is on the x axis that is chosen; null where its step is not known there. */
+/** Position of a point on the chosen x axis; null if its step has none there. */
 function place({ step, attempt }, { settings, allSteps }) {
   if (settings.axis === "step") return step;
   const x = allSteps.at(step, settings.axis, attempt);
   return x !== null && settings.axis === "time" ? shownTime(x) : x;
 }
 
-/** For each draft token of a block: how often rounds of the newest evaluation kept it, beside how often it was right while training. */
+/** For each position of the block: share of rounds that kept the draft token (latest evaluation), and its accuracy in training. */
 export function keptBars({ head, theme, allSteps }) {
   const newest = head?.newest_evaluation;
   const kept = newest?.acceptance_by_position ?? [];
@@ -52,26 +52,26 @@ export function keptBars({ head, theme, allSteps }) {
   });
   const top = Math.min(1, Math.max(0.1, 1.15 * Math.max(0, ...[...kept, ...right].filter(known))));
   return {
-    traces: [{ ...bars(kept, measured, "kept, measured"), meta: "kept" }, bars(right, estimated, "right while training")],
+    traces: [{ ...bars(kept, measured, "kept, measured"), meta: "kept" }, bars(right, estimated, "correct in training")],
     legend: [
       { label: "bars: kept, measured", colour: measured, shape: "full" },
-      { label: "right while training", colour: estimated, shape: "full" },
+      { label: "correct in training", colour: estimated, shape: "full" },
     ],
     beside: { title: "kept at position k of the block", rowTitle: `step ${whole(newest.step)} (%)`, format: ".0%", range: [0, top], count: kept.length },
-    remark: `measured at step ${whole(newest.step)}: ${whole(newest.prompts)} prompts, ${whole(newest.rounds)} rounds; a token is kept only where all before it are`,
+    remark: `measured at step ${whole(newest.step)}: ${whole(newest.prompts)} prompts, ${whole(newest.rounds)} rounds; a token is kept only if all before it are`,
   };
 }
 
-/** Why an evaluation never comes, in words; "" where one is to be expected. */
+/** Why no evaluation will come; "" if one is expected. */
 function never({ evaluate, newest_evaluation: newest }) {
   if (newest) return "";
   if (!known(evaluate?.every)) return "No evaluation: this run's config asks for none.";
   if (evaluate.every === 0) return "No evaluation: evaluate.every is 0.";
-  if (evaluate.held_out === 0 && !evaluate.prompts) return "No evaluation: the data has no held-out conversation that can be asked, and evaluate.prompts names none.";
+  if (evaluate.held_out === 0 && !evaluate.prompts) return "No evaluation: the data has no held-out conversations, and evaluate.prompts is not set.";
   return "";
 }
 
-/** Why nothing is measured, and when it will be. */
+/** Why nothing is measured yet, and when it will be. */
 export function noEvaluation(head) {
   const { evaluate, step, ended, max_steps: last } = head;
   const reason = never(head);
@@ -80,10 +80,10 @@ export function noEvaluation(head) {
   const next = evaluate.every * Math.max(1, Math.floor(step / evaluate.every));
   if (known(last) && last < next) return "No evaluation yet: the first comes at the end of the run.";
   return step < next ? `No evaluation yet: the first comes after step ${whole(next)}.`
-    : `No evaluation yet: the first is under way since step ${whole(next)}, or the events say why there is none.`;
+    : `No evaluation yet: the first has been running since step ${whole(next)}, or the events say why there is none.`;
 }
 
-/** What stands below the measured number at the top of the page. */
+/** The text below the measured number at the top of the page. */
 export function measuredWords(head) {
   const newest = head.newest_evaluation;
   if (newest) return `measured at step ${whole(newest.step)}`;

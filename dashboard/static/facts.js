@@ -1,11 +1,11 @@
-// The bottom of the page: what happened, and what the run is made of.
+// The bottom of the page: events, and facts about the run.
 
 import { element, renew } from "./dom.js";
 import { bytes, clock, count, duration, known, NONE, whole } from "./words.js";
 
 const MOST_EVENTS = 60;
 
-/** `events` are the newest of the `seen` ones. */
+/** `events` are the latest of `seen`. */
 export function drawEvents(root, events, seen) {
   root.hidden = events.length === 0;
   const failed = events.findLast((row) => row.event === "failed");
@@ -17,7 +17,7 @@ export function drawEvents(root, events, seen) {
     if (more) item.append(element("small", "", more));
     list.append(item);
   }
-  const shown = seen > MOST_EVENTS ? `the newest ${MOST_EVENTS} of ${whole(seen)}` : "";
+  const shown = seen > MOST_EVENTS ? `the latest ${MOST_EVENTS} of ${whole(seen)}` : "";
   renew(root, element("header", "", null, element("h2", "", "Events"), element("p", "question", shown)), ...failure(failed, events), list);
 }
 
@@ -38,7 +38,7 @@ function eventFacts(row) {
   return parts.join(" · ");
 }
 
-export function drawFacts(root, facts) {
+export function drawFacts(root, facts, lossUnit) {
   root.hidden = !facts.id;
   if (root.hidden) return;
   const table = element("dl", "facts-list");
@@ -46,9 +46,10 @@ export function drawFacts(root, facts) {
   const { target = {}, drafter = {}, data = {} } = facts;
   add("Target", parts(target.name, target.architecture, known(target.parameters) && `${count(target.parameters)} parameters`,
     known(target.layers) && `${target.layers} layers`, target.precision));
-  add("Features", parts(target.layer_ids?.length && `layers ${target.layer_ids.join(", ")}`, known(target.hidden_size) && `${whole(target.hidden_size)} wide each`));
+  add("Features", parts(target.layer_ids?.length && `layers ${target.layer_ids.join(", ")}`, known(target.hidden_size) && `${whole(target.hidden_size)} dimensions each`));
   add("Drafter", parts(known(drafter.parameters) && `${count(drafter.parameters)} parameters`, known(drafter.layers) && `${drafter.layers} layers`,
     known(drafter.block_size) && `block of ${drafter.block_size}`));
+  add("Loss in", lossUnit);
   add("Data", parts(data.path, known(data.conversations) && `${whole(data.conversations)} conversations`, data.fingerprint));
   add("Devices", (facts.devices ?? []).map((device) => device.name).join(", "));
   add("Started", facts.started_at ? new Date(facts.started_at).toLocaleString() : "");

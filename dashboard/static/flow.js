@@ -1,4 +1,4 @@
-// The road of a batch: a card for each stage, its time in three parts that add up to 100 %, and a tank for each queue between them.
+// The pipeline: a card for each stage, its time split into three parts that add up to 100 %, and the fill of each queue between them.
 
 import { element, renew } from "./dom.js";
 import { isSilent } from "./verdict.js";

@@ -1,15 +1,15 @@
-// Series in, Plotly traces out: the building blocks that the drawings share.
+// Plotly traces from series: the building blocks that the drawings share.
 
 import { overtakenAt, smoothed } from "./series.js";
 import { faded } from "./theme.js";
 import { figure, whole } from "./words.js";
 
-/** Plotly shows dates as UTC; moved by the zone's offset they read as this browser's local time. */
+/** Plotly shows dates as UTC; shifted by the zone's offset they read as local time. */
 export function shownTime(unixSeconds) {
   return 1000 * unixSeconds - 60000 * new Date(1000 * unixSeconds).getTimezoneOffset();
 }
 
-/** Back from what Plotly says, which leaves out the end of a date where it is zero: "2026-11-30 11:40" */
+/** The inverse, from Plotly's date strings, which omit trailing zeros: "2026-11-30 11:40" */
 export function realTime(shown) {
   const moved = typeof shown === "number" ? shown : Date.parse(`${(shown + "0000-01-01 00:00:00".slice(shown.length)).replace(" ", "T")}Z`);
   return (moved + 60000 * new Date(moved).getTimezoneOffset()) / 1000;
@@ -19,7 +19,7 @@ function xOf(segment, axis) {
   return axis === "time" ? segment.axes.time.map(shownTime) : segment.axes[axis];
 }
 
-/** One column on one axis: `live` as one list with a null between attempts, `faint` what a resume overtook, `odd` NaN and infinities. */
+/** One column on one axis: `live` in one list with a null between attempts, `faint` overtaken by a resume, `odd` NaN and infinities. */
 export function points(series, name, axis) {
   const live = { x: [], steps: [], mean: [], low: [], high: [] };
   const faint = [];
@@ -58,7 +58,7 @@ function oddities(column, x, steps) {
   });
 }
 
-/** The lowest and highest value of each bucket, as filled shapes; null values part them. */
+/** Lowest to highest value of each bucket, as filled shapes split at null values. */
 export function band({ x, low, high }, colour, yaxis, opacity = 0.2) {
   const outline = { x: [], y: [] };
   let begin = 0;
@@ -83,18 +83,18 @@ export function line(x, y, colour, yaxis, more = {}) {
   return { type: "scatter", mode: "lines", x, y, yaxis, line: { color: colour, width, dash }, ...rest };
 }
 
-/** What of a band can be drawn on a logarithmic axis: nothing reaches below the smallest positive value. */
+/** The part of a band that a logarithmic axis can show, cut off at the smallest positive value. */
 function aboveZero(part, floor) {
   return { ...part, low: part.low.map((low, index) => (low === null || part.high[index] <= 0 ? null : Math.max(low, floor))) };
 }
 
-/** Where a bucket holds values that a logarithmic axis cannot show. */
+/** Buckets with values that a logarithmic axis cannot show. */
 function sunken({ x, low, high }) {
   return x.flatMap((place, index) => (low[index] === null || low[index] > 0 ? [] : [{ x: place, words: `${figure(low[index])} to ${figure(high[index])}` }]));
 }
 
-/** A metric that has a band: what a resume overtook, lowest to highest, the raw line, and the smoothed one on top of them all. */
-export function banded(series, name, { axis, colour, yaxis, half, label, format, log }) {
+/** A metric with a band. From back to front: steps overtaken by a resume, lowest to highest, the raw line, the smoothed line. */
+export function banded(series, name, { axis, colour, yaxis, half, label, format, log, unit = "" }) {
   const { live, faint, odd } = points(series, name, axis);
   const raw = half ? { width: 1, opacity: 0.4 } : {};
   const spread = live.low.map((low, index) => [low, live.high[index]]);
@@ -105,7 +105,7 @@ export function banded(series, name, { axis, colour, yaxis, half, label, format,
     ...faint.map((tail) => line(tail.x, tail.mean, colour, yaxis, { width: 1, dash: "dot", opacity: 0.45, hoverinfo: "skip" })),
     ...(series.width > 1 ? [...faint.map((tail) => band(shown(tail), colour, yaxis, 0.12)), band(shown(live), colour, yaxis)] : []),
     line(live.x, live.mean, colour, yaxis, {
-      ...raw, customdata: spread, hovertemplate: `${label} %{y:${format}}${hover}<extra></extra>`, meta: "raw",
+      ...raw, customdata: spread, hovertemplate: `${label} %{y:${format}}${unit && ` ${unit}`}${hover}<extra></extra>`, meta: "raw",
     }),
   ];
   if (half) {
@@ -115,7 +115,7 @@ export function banded(series, name, { axis, colour, yaxis, half, label, format,
   return { traces, odd, sunk: log ? sunken(live) : [] };
 }
 
-/** Marks at a height (0 to 1) of a chart for values that have no place in it: a gap alone would hide them. */
+/** Marks at a height (0 to 1) of a chart for values that it cannot show; a gap alone would hide them. */
 export function marksAt(height, marks, colour, yaxis) {
   return {
     type: "scatter", mode: "markers", x: marks.map((mark) => mark.x), y: marks.map(() => height), yaxis, text: marks.map((mark) => mark.words),
@@ -126,11 +126,11 @@ export function marksAt(height, marks, colour, yaxis) {
 
 const SYMBOLS = { checkpoint: "diamond-open", resumed: "triangle-right", failed: "x", finished: "square", stalled: "hourglass" };
 const QUIET = ["checkpoint", "started"];
-const UNMARKED = ["started", "dropped", "evaluated"]; // the last have a chart of their own
+const UNMARKED = ["started", "dropped", "evaluated"]; // evaluations have their own chart
 const MOST_LINES = 60;
 
 /**
- * Events on a chart: a vertical line each down to `foot` (0 to 1, of the whole figure), and a symbol that says what it was.
+ * Events on a chart: a vertical line down to `foot` (0 to 1, of the whole figure), and a symbol for the kind of event.
  * `where` gives an event's x or null.
  */
 export function eventMarks(events, where, foot, theme, yaxis) {
@@ -149,7 +149,7 @@ export function eventMarks(events, where, foot, theme, yaxis) {
   return { shapes, trace };
 }
 
-/** Plotly reads a few tags in hover text; a run's sentences are to be shown as they are. */
+/** Plotly interprets some tags in hover text; a run's text is shown literally. */
 function escaped(text) {
   return String(text).slice(0, 160).replaceAll("&", "&amp;").replaceAll("<", "&lt;");
 }

@@ -1,4 +1,4 @@
-// The page: loads a run once, follows its stream, and hands what is new to whoever draws it.
+// The page: loads a run once, follows its stream, and passes news to the parts that draw it.
 
 import { Chooser } from "./chooser.js";
 import { Controls } from "./controls.js";
@@ -22,7 +22,7 @@ const state = { head: null, facts: {}, events: [], evaluations: [], eventsSeen: 
 const full = { steps: new Series(), telemetry: new Series() }; // from the first row to the newest
 const zoomed = { steps: new Series(), telemetry: new Series() }; // the range that is zoomed into, finer
 const cursors = { steps: 0, telemetry: 0 };
-const drawn = {}; // what the parts of the page that seldom change were last drawn from
+const drawn = {}; // by part of the page that seldom changes: the key of its last drawing
 const age = new Age();
 let panels = [];
 let scheduled = false;
@@ -53,7 +53,7 @@ async function load() {
   takeHead(found.head);
 }
 
-/** Everything anew, as often as it takes; asked for again meanwhile, it is done once. */
+/** Reloads everything, retrying until it succeeds; concurrent calls share one reload. */
 function reload() {
   reloading ??= loadUntilDone().finally(() => { reloading = null; });
 }
@@ -90,7 +90,7 @@ function onTick(message, cursor) {
     cursors[source] = reached[index];
     if (part) full[source].rows = reached[index];
   }
-  const another = (message.head.started_at ?? undefined) !== (state.facts.started_at ?? undefined); // run.json has come, or another run
+  const another = (message.head.started_at ?? undefined) !== (state.facts.started_at ?? undefined); // run.json has appeared, or another run has taken its place
   const nowWhole = SOURCES.some((source) => full[source].loading) && !message.head.loading;
   if (another || nowWhole) return reload();
   followZoom();
@@ -102,7 +102,7 @@ function onTick(message, cursor) {
 let zoomAgain = 0;
 let zoomWanted = null;
 
-/** Loads a range, and shows it once it is there; false where another was wanted meanwhile. */
+/** Loads a range and shows it; false if another range was requested meanwhile. */
 async function loadZoom(range) {
   const found = await loadAll(`&x=${controls.settings.axis}&from=${range[0]}&to=${range[1]}`);
   if (zoomWanted !== range) return false;
@@ -118,7 +118,7 @@ async function setZoom(range) {
     if (range && (await loadZoom(range))) say(byId("problem"), "");
   } catch (error) {
     zoomWanted = state.zoom;
-    say(byId("problem"), `That range could not be read: ${error.message}`);
+    say(byId("problem"), `This range could not be read: ${error.message}`);
   }
   schedule();
 }
@@ -131,7 +131,7 @@ function drawZoom() {
   say(byId("zoom-words"), `Zoomed to ${axis === "time" ? "" : `${axis === "step" ? "steps" : "context tokens"} `}${ends.join(" – ")}.`);
 }
 
-/** New rows inside the zoomed range are read at most every two seconds; where that fails, the stream says what is wrong. */
+/** Reloads the zoomed range at most every two seconds while it grows; if that fails, the stream reports why. */
 function followZoom() {
   if (!state.zoom || performance.now() < zoomAgain) return;
   const newest = full.steps.segments.at(-1)?.axes[controls.settings.axis]?.at(-1);
@@ -148,7 +148,7 @@ function schedule() {
   requestAnimationFrame(() => { scheduled = false; draw(); });
 }
 
-/** Calls `work` where `key` is not what this part was last drawn from. */
+/** Calls `work` if `key` differs from that of the last drawing. */
 function whenChanged(part, key, work) {
   if (drawn[part] === key) return;
   drawn[part] = key;
@@ -169,8 +169,8 @@ function draw() {
   for (const panel of panels) panel.update(context);
   const run = `${state.facts.id} ${state.facts.started_at}`;
   whenChanged("events", `${run} ${state.eventsSeen}`, () => drawEvents(byId("events"), state.events, state.eventsSeen));
-  whenChanged("facts", run, () => {
-    drawFacts(byId("facts"), state.facts);
+  whenChanged("facts", `${run} ${state.head.loss_unit}`, () => {
+    drawFacts(byId("facts"), state.facts, state.head.loss_unit);
     byId("run-name").textContent = state.facts.name ?? runId;
     document.title = `${state.facts.name ?? runId} · Draftscope`;
   });
@@ -181,7 +181,7 @@ function unreadable(count) {
   return `${whole(count)} ${count === 1 ? "line of this record could" : "lines of this record could"} not be read and ${count === 1 ? "is" : "are"} left out.`;
 }
 
-/** Its words change every second; a screen reader hears of it when the kind does. */
+/** The text changes every second; screen readers are told only when its kind changes. */
 function drawLive() {
   if (!state.head) return;
   const [kind, words] = liveness(state.head, age.seconds, state.lost);
@@ -190,7 +190,7 @@ function drawLive() {
   whenChanged("live", kind, () => { byId("announced").textContent = words; });
 }
 
-/** Once a second, whatever the server does: ages go on, and a run that fell silent says so. */
+/** Once a second, independent of the server: ages advance, and a silent run is shown as such. */
 function beat() {
   if (document.hidden || !state.head) return;
   drawLive();
@@ -200,12 +200,12 @@ function beat() {
 
 // -- start --------------------------------------------------------------------------------------------------------------------------
 
-/** "/" with no run yet, or the page of a run whose folder is not there yet: waits for it. */
+/** Waits for a run: on "/" for any, on the page of a run whose folder does not exist yet for that one. */
 async function waitForRun() {
   const { root, root_exists: exists, runs } = await getJson("/api/runs").catch(() => ({ root: "", runs: [], root_exists: true }));
   if (runs.length && (!runId || runs.some((run) => run.id === runId))) return location.reload();
   const other = runId ? `There is no run “${runId}” in ${root}; this page waits for it.` : `No runs yet in ${root}: start one with “make demo”.`;
-  say(byId("notice"), exists ? other : `${other} The folder does not exist yet; this page waits for it.`);
+  say(byId("notice"), exists ? other : `${other} The folder does not exist yet.`);
   byId("run-name").textContent = runId || "no run yet";
   return setTimeout(waitForRun, 1000);
 }

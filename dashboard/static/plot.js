@@ -1,4 +1,4 @@
-// One panel: its heading, legend and words, and the Plotly chart inside. Draws once, and then only while it is on the screen.
+// One panel: heading, legend, caption and Plotly chart. Draws once, and then only while it is on screen.
 
 import { DRAWINGS } from "./drawings.js";
 import { eventMarks, marksAt, realTime, shownTime } from "./lines.js";
@@ -9,7 +9,7 @@ import { percent, whole } from "./words.js";
 const ROW_HEIGHT = { 1: 300, 2: 300, 3: 400, 4: 400, 5: 460, 6: 520 };
 const X_TITLES = { step: "step", tokens: "context tokens", time: "time (local)" };
 const NARROW_BELOW = 500; // pixels of a panel
-const MARKS = "y9"; // an invisible y axis from 0 to 1 for marks that have a place in x only
+const MARKS = "y9"; // an invisible y axis from 0 to 1, for marks with an x only
 
 export class Panel {
   constructor(chart, onZoom) {
@@ -45,7 +45,7 @@ export class Panel {
   }
 
   update(context) {
-    if (!this.context) whenIdle(() => this.draw()); // so that a print or a picture of the whole page has no blank panel
+    if (!this.context) whenIdle(() => this.draw()); // so that a print or screenshot of the whole page has no blank panel
     this.context = context;
     this.dirty = true;
     if (this.seen) this.draw();
@@ -71,7 +71,7 @@ export class Panel {
     const lines = [series.width > 1
       ? `${whole(series.rows)} ${unit}, ${banded ? "min/max" : "means"} of ${whole(series.buckets)} buckets`
       : `${whole(series.rows)} ${unit}, every one drawn`];
-    if (series.loading) lines[0] = `A first look from ${whole(series.rows)} of the ${source}; ${percent(series.loading.ratio)} of the record is read`;
+    if (series.loading) lines[0] = `A preview of ${whole(series.rows)} ${source === "steps" ? "steps" : "telemetry ticks"}; ${percent(series.loading.ratio)} of the record is loaded`;
     return [...lines, this.chart.note, drawing.remark].filter(Boolean);
   }
 
@@ -154,7 +154,7 @@ function yAxis(theme, row, domain, count) {
   return axis;
 }
 
-/** Domains of the rows from top to bottom, by their `share` (1 if not said), above `floor`. */
+/** Domains of the rows from top to bottom, by their `share` (1 by default), above `floor`. */
 function rowDomains(rows, floor) {
   if (rows.every((row) => !row.share)) {
     return domains(rows.length, rows.length > 3 ? 0.06 : 0.1).map((domain) => domain.map((edge) => floor + edge * (1 - floor)));

@@ -1,4 +1,4 @@
-// The numbers of one record file as the page holds them: loaded whole, then kept up to date by what the stream brings.
+// The numbers of one record file: loaded whole, then updated from the stream.
 
 export class Series {
   constructor() {
@@ -23,7 +23,7 @@ export class Series {
     return [...new Set(this.segments.flatMap((segment) => Object.keys(segment.series)))];
   }
 
-  /** Puts new buckets in the place of the own ones from their first start on. False where only loading anew helps. */
+  /** Replaces buckets from the first new start on. False if only a reload helps. */
   take(part) {
     for (const fresh of part.segments) {
       const own = this.segments.at(-1);
@@ -38,7 +38,7 @@ export class Series {
     return true;
   }
 
-  /** The newest known value of a column, and null where there is none yet. */
+  /** The latest known value of a column, null if there is none. */
   newest(name) {
     for (const segment of [...this.segments].reverse()) {
       const mean = segment.series[name]?.mean ?? [];
@@ -47,14 +47,14 @@ export class Series {
     return null;
   }
 
-  /** Mean of a column over the `span` steps up to `step`; null where none of them is known. */
+  /** Mean of a column over the `span` steps up to `step`; null if none is known. */
   meanBefore(name, step, span) {
     const values = this.segments.flatMap(({ axes, series }) => (series[name]?.mean ?? [])
       .filter((value, index) => value !== null && axes.step[index] <= step && axes.step[index] > step - Math.max(span, this.width)));
     return values.length ? values.reduce((sum, value) => sum + value, 0) / values.length : null;
   }
 
-  /** Where a step is on another axis: read off the step axis of the newest attempt that reaches it, or of the one that is named. */
+  /** Position of a step on another axis, in the latest attempt that contains it or in `attempt`; null if there is none. */
   at(step, axis, attempt = null) {
     for (const segment of [...this.segments].reverse()) {
       const steps = segment.axes.step;
@@ -87,7 +87,7 @@ function takeColumn(own, fresh, cut) {
   }
 }
 
-/** Where a segment was overtaken by a resume: the first bucket that is to be drawn faint. */
+/** The first bucket of a segment that a resume overtook, to be drawn faint. */
 export function overtakenAt(segment) {
   if (segment.overtaken_from === null || segment.overtaken_from === undefined) return segment.start.length;
   const at = segment.axes.step.findIndex((step) => step >= segment.overtaken_from);
@@ -95,8 +95,8 @@ export function overtakenAt(segment) {
 }
 
 /**
- * Exponential mean over x, looking to both sides so that it does not lag behind a fall: at a distance of `half`, in units of x, a value
- * weighs half. null stays null and is passed over.
+ * Exponential mean over x in both directions, so that it does not lag: at a distance of `half`, in units of x, a value has half the
+ * weight. null values stay null and are skipped.
  */
 export function smoothed(x, values, half) {
   const before = weighed(x, values, half);
@@ -120,7 +120,7 @@ function weighed(x, values, half) {
   });
 }
 
-/** A round half-life for a range: about `share` of it, as 1, 2 or 5 times a power of ten, so that it seldom changes while a run grows. */
+/** A half-life of about `share` of a range, rounded to 1, 2 or 5 times a power of ten, so that it seldom changes as a run grows. */
 export function halfLife(range, share) {
   const wish = Math.max(1, range * share);
   const ten = 10 ** Math.floor(Math.log10(wish));

@@ -1,4 +1,4 @@
-// Server-sent events of one run, open only while the page is seen. Ages are counted here, so a silent server cannot freeze them.
+// Server-sent events of one run, open only while the page is visible. Ages are counted here, so that a silent server cannot freeze them.
 
 const RETRY_MS = [500, 1000, 2000, 5000];
 
@@ -15,7 +15,7 @@ async function refusal(response) {
   return typeof detail === "string" ? detail : `The dashboard answered ${response.status}.`;
 }
 
-/** Why an address cannot be had, which an EventSource does not tell; "" where it can. */
+/** Why a URL fails, which EventSource does not report; "" if it works. */
 async function reason(address) {
   const asked = new AbortController();
   try {
@@ -24,12 +24,12 @@ async function reason(address) {
   } catch {
     return "the dashboard does not answer; trying again";
   } finally {
-    asked.abort(); // a stream would go on
+    asked.abort(); // a stream would stay open
   }
 }
 
 export class Stream {
-  /** `address()` gives the stream's URL for where the page is now; `onTick` gets each message, `onLost` why there is none, or "". */
+  /** `address()` returns the stream's URL for the current cursor; `onTick` receives each message, `onLost` why there is none, or "". */
   constructor(address, onTick, onLost) {
     this.address = address;
     this.onTick = onTick;
@@ -75,7 +75,7 @@ export class Stream {
   }
 
   async retry(source) {
-    source.close(); // its own retry would ask with an old cursor
+    source.close(); // its own retry would use an old cursor
     this.source = null;
     this.timer = setTimeout(() => this.follow(), RETRY_MS[Math.min(this.failures, RETRY_MS.length - 1)]);
     this.failures += 1;
@@ -84,7 +84,7 @@ export class Stream {
   }
 }
 
-/** An age that goes on by itself: `seconds` old when it was received. */
+/** An age that advances by itself; `seconds` is the age on arrival. */
 export class Age {
   set(seconds) {
     this.base = seconds;

@@ -1,4 +1,4 @@
-// Colours from the style sheet, so that page and charts change between light and dark together.
+// Colours from the style sheet, so that page and charts switch between light and dark together.
 
 export function colours() {
   const style = getComputedStyle(document.documentElement);
@@ -62,7 +62,7 @@ export function axisStyle(theme, title) {
   };
 }
 
-/** `count` rows one under the other, as Plotly domains from top to bottom. */
+/** Plotly domains of `count` rows, from top to bottom. */
 export function domains(count, gap = 0.1) {
   const height = (1 - gap * (count - 1)) / count;
   return Array.from({ length: count }, (_, index) => {

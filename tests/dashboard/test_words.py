@@ -98,6 +98,24 @@ def test_lost_device_time_in_a_unit_that_fits(page, hours, words):
     assert card(page, verdict={**SAMPLE["verdict"], "lost_device_hours": hours})["figures"]["lost device time"] == words
 
 
+def test_the_loss_is_drawn_in_the_unit_of_its_objective(page):
+    said = page.evaluate("""() => {
+        const loss = { mean: [2], low: [2], high: [2] };
+        const segment = { attempt: 0, start: [0], axes: { step: [1] }, overtaken_from: null, series: { loss } };
+        const steps = { segments: [segment], width: 1, newest: () => 2 };
+        const head = { state: "running", loss_unit: "nats per block", newest_step: { loss: 2 }, progress_ratio: 0 };
+        const theme = { stages: { drafter: "#000000" } };
+        const context = { steps, head, theme, settings: { axis: "step", smoothing: "none", log: false } };
+        const drawn = drawings.DRAWINGS.loss(context, { axis: "loss", banded: "loss" });
+        const root = document.createElement("section");
+        verdict.drawVerdict(root, { head, age: 1, words: { help: {} } });
+        return [drawn.rows[0].title, drawn.traces.at(-1).hovertemplate, root.querySelector(".tile .unit").textContent];
+    }""")
+    assert said[0] == "loss (nats per block)"
+    assert "%{y:.4f} nats per block" in said[1]
+    assert said[2] == "nats per block"
+
+
 @pytest.mark.parametrize("draw", ["process", "devices"])
 def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
     drawing = page.evaluate(
@@ -128,7 +146,7 @@ def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
         ({"step": 3, "evaluate": {"every": 500}}, "No evaluation yet: the first comes after step 500.", "not measured yet"),
         (
             {"step": 1020, "evaluate": {"every": 500, "held_out": None}},
-            "No evaluation yet: the first is under way since step 1,000, or the events say why there is none.",
+            "No evaluation yet: the first has been running since step 1,000, or the events say why there is none.",
             "not measured yet",
         ),
         (
@@ -139,7 +157,7 @@ def test_charts_of_memory_say_bytes_as_the_figures_do(page, draw):
         ({"step": 3, "evaluate": {"every": 0}}, "No evaluation: evaluate.every is 0.", "not measured"),
         (
             {"step": 3, "evaluate": {"every": 500, "held_out": 0, "prompts": None}},
-            "No evaluation: the data has no held-out conversation that can be asked, and evaluate.prompts names none.",
+            "No evaluation: the data has no held-out conversations, and evaluate.prompts is not set.",
             "not measured",
         ),
         (

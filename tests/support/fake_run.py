@@ -20,6 +20,7 @@ STEPS_PER_SECOND = 3.9
 SPECIAL = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 MADE_OF = {
+    "loss_unit": "nats per draft token",
     "config": {
         "seed": 0,
         "target": {"model": "demo", "devices": ["cpu"], "layer_ids": [1, 8, 15, 22, 28]},
@@ -107,13 +108,13 @@ class FakeRun:
             if evaluate_every and self.step_number % evaluate_every == 0:
                 self.evaluate()
 
-    def resume(self, step: int) -> None:
-        """A new attempt from the checkpoint at `step`; later steps of the old one are overtaken."""
+    def resume(self, step: int, **fields: Any) -> None:
+        """A new attempt from the checkpoint at `step`; later steps of the old one are overtaken. `fields` go into its event."""
         self.attempt += 1
         self.clock += 40.0
         self.attempt_began = self.clock
         self.step_number = step
-        self.event("resumed", f"Resumed from step {step}.")
+        self.event("resumed", f"Resumed from step {step}.", **fields)
 
     def _stamp(self) -> dict[str, Any]:
         return {"attempt": self.attempt, "time": round(self.clock, 3)}
