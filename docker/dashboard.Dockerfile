@@ -1,9 +1,9 @@
-# The web app over the runs' records: reads files, draws pages. No torch: of the trainer it holds the catalogue of metrics and the record's format and reader.
+# The web app over the runs' records. No torch: of the trainer it contains only the catalogue of metrics and the record's format and reader.
 FROM python:3.11-slim-bookworm
 
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 
-# The same user as the trainer's, whose files it reads; group 0 reads the keys made here for Grafana, which runs in that group.
+# The same user as the trainer, whose files it reads; group 0, so that Grafana, which runs in it, can read its keys.
 RUN groupadd --gid 10001 draftscope \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /nonexistent --shell /usr/sbin/nologin draftscope \
  && install -d -o 10001 -g 10001 -m 0755 /runs \

@@ -1,20 +1,20 @@
-# The trainer: torch, what trainer/ needs, the demo's target. Nothing is compiled, so no compiler is ever in it.
+# The trainer: torch, the packages of trainer/, the demo's target. Nothing is compiled, so it contains no compiler.
 #
 #   docker build -f docker/trainer.Dockerfile --build-arg TORCH_ARGS="--index-url ADDRESS" .
 FROM python:3.11-slim-bookworm
 
-# More for pip where it installs torch, such as the address of an index with builds for the CPU alone; empty: builds with CUDA.
+# Extra arguments for pip when it installs torch, such as an index of CPU builds; empty: CUDA builds.
 ARG TORCH_ARGS=""
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore PYTHONUNBUFFERED=1
 
-# What the trainer writes belongs to 10001; /targets is where trainers announce themselves to Prometheus.
+# User 10001 owns what the trainer writes; in /targets trainers announce themselves to Prometheus.
 RUN groupadd --gid 10001 draftscope \
  && useradd --uid 10001 --gid 10001 --no-create-home --home-dir /cache --shell /usr/sbin/nologin draftscope \
  && install -d -o 10001 -g 10001 -m 0755 /runs /cache /targets
 
 WORKDIR /app
 
-# In the order of how seldom they change: torch alone is most of the image.
+# Least frequently changed first: torch is most of the image.
 COPY requirements/torch.txt requirements/lock.txt requirements/
 RUN --mount=type=cache,target=/root/.cache/pip \
     python -m pip install --only-binary :all: ${TORCH_ARGS} -r requirements/torch.txt -c requirements/lock.txt
@@ -30,12 +30,12 @@ COPY docker/entrypoint.py docker/healthcheck.py docker/
 COPY trainer/ trainer/
 RUN python -m compileall -q trainer && chmod -R a+rX /app
 
-# Which code this is: the label for people, the variable for run.json.
+# The version of the code: the label for people, the variable for run.json.
 ARG DRAFTSCOPE_COMMIT=""
 LABEL org.opencontainers.image.title="Draftscope trainer" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.revision="${DRAFTSCOPE_COMMIT}"
-# The demo's target is converted into /cache once; models from the hub are kept there too.
+# /cache holds the demo's converted target and models from the hub.
 ENV DRAFTSCOPE_COMMIT=${DRAFTSCOPE_COMMIT} PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/app \
     HOME=/cache XDG_CACHE_HOME=/cache HF_HOME=/cache/huggingface HF_HUB_DISABLE_TELEMETRY=1 TOKENIZERS_PARALLELISM=false
 

@@ -1,8 +1,7 @@
-"""Binds the catalogue to one Prometheus registry.
+"""Exports the catalogue's metrics through one Prometheus registry.
 
-What happens once in a while is counted here as it happens (`record`, `add`). What exists elsewhere anyway (the newest step, queues,
-stages, devices, the process) is read when Prometheus asks, from sources that hold it in memory: no copy that could grow stale, and
-no lock on a stage's thread.
+Rare events are counted here as they happen (`record`, `add`). State that exists elsewhere (the latest step, queues, stages,
+devices, the process) is read at each scrape from sources that hold it in memory: no stale copy, no lock on a stage's thread.
 """
 
 from __future__ import annotations
@@ -38,38 +37,38 @@ log = logging.getLogger(__name__)
 
 Bound = Gauge | Counter | Histogram
 
-# Set by `record` and `add` as things happen; all the rest of the catalogue is read from sources at each scrape.
-_COUNTED_HERE = (
+# Set by `record` and `add`; the rest of the catalogue is read from sources at each scrape.
+_RECORDED = (
     *(DROPPED, SKIPPED_STEPS, STEP_SECONDS, CHECKPOINTS, CHECKPOINT_SECONDS),
     *(EVALUATIONS, EVALUATION_SECONDS, EVALUATION_ROUNDS, EVALUATION_ACCEPTED),
     *(WATCH_SECONDS, WATCH_ERRORS, HTTP_REFUSED, CONTROL_REQUESTS),
 )
-READ_AT_SCRAPE = frozenset(CATALOGUE) - frozenset(_COUNTED_HERE)
+READ_AT_SCRAPE = frozenset(CATALOGUE) - frozenset(_RECORDED)
 
 
 class Distribution(NamedTuple):
-    """What a histogram has counted: how many values in each bucket, one more for those above the last, and their sum."""
+    """The contents of a histogram: `counts` per bucket, with one more for values above the last bound, and their `sum`."""
 
     counts: tuple[int, ...]
     sum: float
 
 
 class MetricSample(NamedTuple):
-    """One sample of a metric that a source knows; a `value` of None means not known, and leaves the sample out."""
+    """One sample of a metric from a source; a `value` of None means unknown, and the sample is left out."""
 
     metric: Metric
     value: float | Distribution | None
     labels: tuple[str, ...] = ()
-    """In the order of `metric.labels`; the run's id is not among them."""
+    """In the order of `metric.labels`, without the run's id."""
 
 
 Source = Callable[[], Iterable[MetricSample]]
 
 
 class Exporter:
-    """The numbers of one process. Every method may be called from any thread, but from no log handler: Prometheus' locks are taken.
+    """The metrics of one process. Methods may be called from any thread, but from no log handler: they take Prometheus' locks.
 
-    `run_id` is the label by which curves of different runs are told apart, where a metric is `per_run`.
+    `run_id` is the label that tells curves of different runs apart, on metrics that are `per_run`.
     """
 
     def __init__(self, registry: CollectorRegistry, run_id: str = "") -> None:
@@ -81,8 +80,8 @@ class Exporter:
         self._children: dict[tuple[str, tuple[str, ...]], Bound] = {}
         self._sources: list[Source] = []
         self._warned: set[str] = set()
-        for metric in _COUNTED_HERE:
-            # There from the start, at 0: a series born at its first increment never shows that increment to `rate()`.
+        for metric in _RECORDED:
+            # Present from the start, at 0: `rate()` never sees the first increment of a series that appears with it.
             for labels in itertools.product(*metric.values):
                 self._child(metric, labels)
         registry.register(_Families(self.families))
@@ -92,7 +91,7 @@ class Exporter:
         self.recording(metric, *labels)(value)
 
     def recording(self, metric: Metric, *labels: str) -> Callable[[float], None]:
-        """`record` of one series, found once: for a thread that should not look for it at every step."""
+        """`record` bound to one series, for a thread that should not look it up at every step."""
         child = self._child(metric, labels)
         if isinstance(child, Histogram):
             return child.observe
@@ -101,61 +100,62 @@ class Exporter:
         raise TypeError(f"{metric.full_name} is a {metric.kind}: use add()")
 
     def add(self, metric: Metric, amount: float, *labels: str) -> None:
-        """Raise a counter. `KeyError` for a metric that sources provide."""
+        """Increase a counter. `KeyError` for a metric that sources provide."""
         self.adding(metric, *labels)(amount)
 
     def adding(self, metric: Metric, *labels: str) -> Callable[[float], None]:
-        """`add` to one series, found once."""
+        """`add` bound to one series."""
         child = self._child(metric, labels)
         if not isinstance(child, Counter):
             raise TypeError(f"{metric.full_name} is a {metric.kind}: use record()")
         return child.inc
 
     def total(self, metric: Metric, *labels: str) -> float:
-        """What a counter has come to."""
+        """The value of a counter."""
         return sum(sample.value for family in self._child(metric, labels).collect() for sample in family.samples)
 
     def register(self, source: Source) -> None:
-        """Ask `source` at every scrape. It must answer from memory; if it raises, its numbers are left out and that is counted."""
+        """Call `source` at every scrape. It must answer from memory; if it raises, its samples are left out and that is counted."""
         self._sources.append(source)
 
     def exposition(self, accept: str | None) -> tuple[bytes, str]:
-        """Body and content type of `/metrics`: the text format for whoever takes it, else OpenMetrics if that is asked for."""
+        """Body and content type of `/metrics`: the text format if `accept` allows it, else OpenMetrics if it asks for that."""
         encoder, content_type = choose_encoder(_cheapest(accept or ""))
         return encoder(self._registry), content_type
 
     def families(self) -> list[Family]:
-        """Every metric that sources provide, with what they say now."""
+        """Every metric that sources provide, with its current samples."""
         families = {metric.name: _family(metric) for metric in self._read}
         for source in list(self._sources):
-            # All of a source or nothing: half of a histogram, or of a sum, would be a wrong number rather than none.
+            # All samples of a source or none: half of a histogram or of a sum would be wrong rather than missing.
             try:
-                told = [(families[reading.metric.name], sample) for reading in source() for sample in self._samples(reading)]
+                found = [(families[sample.metric.name], series) for sample in source() for series in self._series(sample)]
             except Exception as error:
                 self.add(WATCH_ERRORS, 1, "http")
                 self._warn_once(f"{type(error).__name__}: {error}")
                 continue
-            for family, sample in told:
-                family.samples.append(sample)
+            for family, series in found:
+                family.samples.append(series)
         return list(families.values())
 
-    def _samples(self, reading: MetricSample) -> Iterator[Sample]:
-        metric, value, labels = reading
+    def _series(self, sample: MetricSample) -> Iterator[Sample]:
+        """Prometheus' samples of one of ours: none if its value is unknown, several for a histogram."""
+        metric, value, labels = sample
         if value is None:
             return
-        said = dict(zip(metric.label_names, self._label_values(metric, labels), strict=True))
+        named = dict(zip(metric.label_names, self._label_values(metric, labels), strict=True))
         if isinstance(value, Distribution):
-            yield from _histogram(metric, said, value)
+            yield from _histogram(metric, named, value)
         else:
-            yield Sample(metric.full_name, said, value)
+            yield Sample(metric.full_name, named, value)
 
     def _warn_once(self, sentence: str) -> None:
         if sentence not in self._warned:
             self._warned.add(sentence)
-            log.warning("some numbers of /metrics cannot be read, training goes on: %s", sentence)
+            log.warning("some numbers of /metrics cannot be read, training continues: %s", sentence)
 
     def _child(self, metric: Metric, labels: tuple[str, ...]) -> Bound:
-        # By name, since the hash of a whole Metric costs a microsecond.
+        # By name: hashing a whole Metric costs a microsecond.
         child = self._children.get((metric.name, labels))
         if child is None:
             parent = self._bound[metric.name]
@@ -168,7 +168,7 @@ class Exporter:
 
 
 class _Families(Collector):
-    """What prometheus_client asks at each scrape; it does not ask when it is registered, since `describe` says nothing."""
+    """The collector that prometheus_client calls at each scrape; the empty `describe` keeps it from calling at registration."""
 
     def __init__(self, families: Callable[[], list[Family]]) -> None:
         self._families = families
@@ -189,26 +189,26 @@ def _bind(metric: Metric, registry: CollectorRegistry) -> Bound:
             return Histogram(name, metric.help, metric.label_names, unit=unit, registry=registry, buckets=metric.buckets)
         case "gauge":
             return Gauge(name, metric.help, metric.label_names, unit=unit, registry=registry)
-    raise ValueError(f"{name}: a metric of kind {metric.kind} can only come from a source")
+    raise ValueError(f"{name}: a metric of kind {metric.kind} must come from a source")
 
 
 def _family(metric: Metric) -> Family:
-    """An empty family; prometheus_client wants counters and infos without their suffix."""
+    """An empty family; prometheus_client expects counters and infos without their suffix."""
     name = metric.full_name.removesuffix("_total").removesuffix("_info")
     return Family(name, metric.help, metric.kind, _openmetrics_unit(metric))
 
 
 def _cheapest(accept: str) -> str:
-    """An Accept header without OpenMetrics, unless it takes nothing else.
+    """An Accept header without OpenMetrics, unless it accepts nothing else.
 
-    Prometheus asks for OpenMetrics first; its encoder takes about twice as long, and says no more of numbers without exemplars.
+    Prometheus prefers OpenMetrics; its encoder takes about twice as long and, without exemplars, adds nothing.
     """
     others = [kind for kind in accept.split(",") if not kind.strip().startswith("application/openmetrics-text")]
     return ",".join(others) if any(kind.strip() for kind in others) else accept
 
 
 def _histogram(metric: Metric, labels: dict[str, str], value: Distribution) -> Iterator[Sample]:
-    """The series of one histogram: each bucket counts what lies in those below it as well."""
+    """The series of one histogram; buckets are cumulative."""
     bounds = map(floatToGoString, (*metric.buckets, math.inf))
     for bound, count in zip(bounds, itertools.accumulate(value.counts), strict=True):
         yield Sample(f"{metric.full_name}_bucket", {**labels, "le": bound}, count)
@@ -217,5 +217,5 @@ def _histogram(metric: Metric, labels: dict[str, str], value: Distribution) -> I
 
 
 def _openmetrics_unit(metric: Metric) -> str:
-    """The unit where the name ends in it, as OpenMetrics demands."""
+    """The unit if the name ends in it, as OpenMetrics requires, else ""."""
     return metric.unit if metric.unit and metric.full_name.removesuffix("_total").endswith("_" + metric.unit) else ""

@@ -1,6 +1,6 @@
-"""The catalogue as a page for people: `python -m trainer.metrics.page` writes docs/metrics.md, `--check` fails if it is stale.
+"""Writes docs/metrics.md from the catalogue: `python -m trainer.metrics.page`; `--check` fails if the page is stale.
 
-Standard library only, like the catalogue itself.
+Standard library only, like the catalogue.
 """
 
 from __future__ import annotations
@@ -23,42 +23,44 @@ PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 BLOCK_SIZE = 16
 
 HEADER = """\
-# Every number that is measured
+# Metrics
 
-Generated from `trainer/metrics/catalogue/` by `python -m trainer.metrics.page`; `make check` fails while the two
-differ. Change it there.
+Generated from `trainer/metrics/catalogue/` by `python -m trainer.metrics.page`; do not edit. `make check` fails while the two
+differ.
 
-The trainer serves them at `/metrics`; Prometheus adds `_bucket`, `_sum` and `_count` to a histogram's name. Units are base units,
-ratios go from 0 to 1, moments are Unix seconds. The last column names the field of `steps.jsonl` that holds the same number for
-every step; what stages, queues, devices and the process did is in `telemetry.jsonl` (see [record.md](record.md)). Prometheus looks
-every few seconds: it is not the record, and knows the steps between two looks by its counters alone.
+The trainer serves these metrics at `/metrics`; Prometheus adds `_bucket`, `_sum` and `_count` to a histogram's name. Units are
+base units, ratios range from 0 to 1, times are Unix seconds. The last column names the field of `steps.jsonl` that holds the
+same number for every step; stages, queues, devices and the process are in `telemetry.jsonl` (see [record.md](record.md)).
+Prometheus samples every few seconds, so it is no record of every step: between two scrapes it sees only how far its counters
+have risen.
 
 """
 
-READING = """\
-## How to read them
+QUERYING = """\
+## How to query them
 
-**One run's numbers.** Curves that are laid over each other carry `run_id`. All others are joined to it by the address that they
-come from (`rank` is empty outside of torchrun):
+**By run.** Curves that people compare between runs carry `run_id`. Join all other metrics by their target (`rank` is empty
+outside of torchrun):
 
 ```promql
 draftscope_queue_items * on (job, instance, rank) group_left (run_id) draftscope_run_info
 ```
 
-**Counters** count what this process did, and begin at 0 with it; `rate()` and `increase()` take that for what it is. Two go on
-where an earlier process of the run stood: `draftscope_restarts_total`, and the gauge `draftscope_global_step`, which goes back to
-the checkpoint that a resume began with. `draftscope_gpu_energy_joules_total` is the driver's own. Every set of labels that can be
-foreseen is there at 0 from the first scrape, since a series that is born at 1 never shows that 1 to `increase()`.
+**Counters** start at 0 with each process; `rate()` and `increase()` handle that. Three metrics differ:
+`draftscope_restarts_total` and the gauge `draftscope_global_step` continue from an earlier process of the run (the latter from
+the checkpoint that was resumed), and `draftscope_gpu_energy_joules_total` belongs to the driver. Every known label set is
+present at 0 from the first scrape, since `increase()` never sees the first increment of a series that appears with it.
 
-**Absent** is what is not known, rather than 0:
+**Absent** means unknown, not 0:
 
-- what a step tells, before the first one; what an evaluation tells, before the first one of the run;
-- `draftscope_remaining_seconds` without a pace, `draftscope_max_steps` and `draftscope_progress_ratio` where nothing ends the run;
+- metrics of a step before the first step, metrics of an evaluation before the first evaluation of the run;
+- `draftscope_remaining_seconds` without a known speed, `draftscope_max_steps` and `draftscope_progress_ratio` if nothing ends
+  the run;
 - `draftscope_stage_since_progress_seconds` of a stage whose threads have all ended: it is not stuck;
-- the room on the disk, while the disk does not answer;
-- what a GPU or its driver does not tell, and every GPU while the sampler is down; trackers that were not asked for.
+- disk space, while the disk does not answer;
+- figures that a GPU or its driver does not provide, every GPU while the sampler is down, and trackers that were not requested.
 
-**Ratios** of two counters are taken over a stretch of time, as in the acceptance length of all evaluations of a day:
+**Ratios** of two counters are computed over a range, such as the acceptance length over all evaluations of a day:
 
 ```promql
 1 + increase(draftscope_evaluation_accepted_tokens_total[1d]) / increase(draftscope_evaluation_rounds_total[1d])
@@ -67,7 +69,7 @@ foreseen is there at 0 from the first scrape, since a series that is born at 1 n
 
 
 class Section(NamedTuple):
-    """Its metrics go from `first` to the next section's."""
+    """A section of the page: the metrics from `first` up to the next section's first."""
 
     title: str
     first: Metric
@@ -78,11 +80,11 @@ SECTIONS = (
     Section("The run", RUN_INFO),
     Section("Checkpoints and disk", CHECKPOINTS),
     Section("Training", STEPS),
-    Section("Acceptance", POSITION_ACCURACY, "*Estimated* comes from accuracy on given text, *measured* from decoding."),
+    Section("Acceptance", POSITION_ACCURACY, "*Estimated* is computed from accuracy on given text, *measured* from decoding."),
     Section("Stages and queues", STAGE_SECONDS, "A queue is named by what it carries."),
-    Section("GPUs", GPU_KERNEL_ACTIVE, "As a thread of its own saw them last; a scrape asks no driver."),
+    Section("GPUs", GPU_KERNEL_ACTIVE, "The latest figures of a dedicated thread; a scrape never calls the driver."),
     Section("The process", PROCESS_CPU),
-    Section("Watching itself", RECORD_ERRORS),
+    Section("Watching", RECORD_ERRORS),
 )
 COLUMNS = ("metric", "type", "unit", "labels", "meaning", "answers", "`steps.jsonl`")
 
@@ -92,27 +94,27 @@ def page() -> str:
     histograms = [metric for metric in CATALOGUE if metric.buckets]
     return HEADER + "\n".join(
         [
-            READING,
-            *(line for section, found in by_section() for line in tell(section, found)),
-            "## What labels can say\n",
-            *table(("label", "of", "values"), label_values()),
+            QUERYING,
+            *(line for section, found in by_section() for line in section_lines(section, found)),
+            "## Label values\n",
+            *table(("label", "on", "values"), label_values()),
             "\n## Buckets\n",
             *table(("histogram", "upper bounds"), [buckets(metric) for metric in histograms]),
-            "\n## How many series\n",
-            how_many(),
+            "\n## Number of series\n",
+            series_budget(),
             "",
         ]
     )
 
 
 def by_section() -> Iterator[tuple[Section, list[Metric]]]:
-    """The catalogue, cut where a section begins."""
+    """The catalogue, split into sections."""
     cuts = [CATALOGUE.index(section.first) for section in SECTIONS] + [len(CATALOGUE)]
     for section, start, end in zip(SECTIONS, cuts, cuts[1:], strict=False):
         yield section, list(CATALOGUE[start:end])
 
 
-def tell(section: Section, found: list[Metric]) -> list[str]:
+def section_lines(section: Section, found: list[Metric]) -> list[str]:
     about = [section.about, ""] if section.about else []
     return [f"## {section.title}", "", *about, *table(COLUMNS, map(row, found)), ""]
 
@@ -123,7 +125,7 @@ def row(metric: Metric) -> tuple[str, ...]:
 
 
 def label_values() -> list[tuple[str, str, str]]:
-    """Each label with the metrics that say the same by it: the words there are, or what bounds them."""
+    """Each label, the metrics on which it has the same values, and these values or what bounds them."""
     found: dict[tuple[str, tuple[str, ...]], list[str]] = {("run_id", ()): ["every curve"]}
     for metric in CATALOGUE:
         for label, values in metric.known_values.items():
@@ -140,26 +142,26 @@ def buckets(metric: Metric) -> tuple[str, str]:
 
 
 def series(metric: Metric, *, gpus: int, block_size: int = BLOCK_SIZE) -> int:
-    """How many series it has at most in one process."""
+    """Maximum number of series of a metric in one process."""
     if metric is VERDICT:
         return len(verdict_labels())
     if metric is STAGE_DEVICE:
         return gpus and gpus + 1  # the target on each, the drafter on one
     many = {"gpu": gpus, "position": block_size - 1}
-    listed = metric.kind != "info"  # an info says one word of a list
+    listed = metric.kind != "info"  # an info has one of the values
     children = math.prod(
         many.get(label, 1) if not values else len(values) if listed else 1 for label, values in metric.known_values.items()
     )
     return children * (len(metric.buckets) + 3 if metric.buckets else 1)
 
 
-def how_many() -> str:
+def series_budget() -> str:
     of_trackers = [metric for metric in CATALOGUE if "tracker" in metric.labels]
     two, three = (sum(series(metric, gpus=gpus) for metric in CATALOGUE if metric not in of_trackers) for gpus in (2, 3))
     return (
         f"At block size {BLOCK_SIZE} a process has at most {two} series with up to two GPUs, {three - two} more for each further\n"
-        f"one, and {len(of_trackers)} for each other tracker that follows the run. "
-        "`python -m tests.benchmarks.exposition` counts\nthem, and measures what a scrape costs."
+        f"GPU, and {len(of_trackers)} for each tracker that follows the run. "
+        "`python -m tests.benchmarks.exposition` counts\nthem and measures the cost of a scrape."
     )
 
 
@@ -168,13 +170,13 @@ def code(word: str) -> str:
 
 
 def table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> list[str]:
-    """Lines of a Markdown table; a `|` within a cell is escaped."""
+    """Lines of a Markdown table; `|` in a cell is escaped."""
     lines = [header, tuple("---" for _ in header), *rows]
     return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
 
 
 def main(arguments: list[str]) -> int:
-    """0 when the page is (now) fresh, 1 when `--check` finds it stale, 2 for arguments that it does not know."""
+    """Exit code: 0 if the page is fresh now, 1 if `--check` finds it stale, 2 for unknown arguments."""
     if arguments not in ([], ["--check"]):
         print(f"usage: python -m trainer.metrics.page [--check], got {' '.join(arguments)}", file=sys.stderr)
         return 2

@@ -1,1 +1,1 @@
-"""The catalogue: every number that is measured, declared once. Standard library only, and nothing about how it is drawn."""
+"""The catalogue: every metric, declared once. Standard library only; nothing about how metrics are drawn."""

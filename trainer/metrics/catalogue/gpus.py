@@ -1,4 +1,4 @@
-"""GPUs, and torch's memory on them."""
+"""Metrics of GPUs and of torch's memory on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The catalogue as one list, in the order in which people read it."""
+"""The catalogue as one list, in reading order."""
 
 from __future__ import annotations
 
@@ -12,5 +12,5 @@ CATALOGUE: tuple[Metric, ...] = tuple(value for group in GROUPS for value in var
 
 
 def step_columns() -> Iterator[tuple[str, Metric]]:
-    """The fields of `steps.jsonl` that the catalogue describes, in order."""
+    """The fields of `steps.jsonl` that are metrics of the catalogue, in order."""
     return ((metric.column, metric) for metric in CATALOGUE if metric.column)

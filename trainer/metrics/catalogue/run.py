@@ -1,4 +1,4 @@
-"""The run: who it is, its state and verdict, how far it is, its checkpoints."""
+"""Metrics of the run: identity, state and verdict, progress, checkpoints."""
 
 from __future__ import annotations
 
@@ -164,6 +164,6 @@ DISK_SIZE = Metric(
 
 
 def verdict_labels() -> list[tuple[str, str]]:
-    """The pairs of state and stage that VERDICT can say: a stage only with a state that is about one."""
+    """The pairs of state and stage that VERDICT can have: a stage only with a state that names one."""
     about_a_stage = [(state, stage) for state in ("stage_holds", "stalled") for stage in STAGES]
     return [*about_a_stage, *((state, "") for state in VERDICT_STATES if state != "stage_holds")]

@@ -1,4 +1,4 @@
-"""The pipeline: stages, and the queues between them."""
+"""Metrics of the pipeline: stages and the queues between them."""
 
 from __future__ import annotations
 

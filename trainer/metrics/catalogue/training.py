@@ -1,4 +1,4 @@
-"""What the drafter learns: steps, tokens, loss, acceptance length, evaluations."""
+"""Metrics of training: steps, tokens, loss, acceptance length, evaluations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The trainer's process, and what watching the run costs."""
+"""Metrics of the trainer's process, and of the cost of watching."""
 
 from __future__ import annotations
 
