@@ -80,9 +80,9 @@ def test_what_is_loaded_can_learn(plan: Plan) -> None:
     learner, copies = loaded(plan)
     (features,) = copies[0].extract(iter([batch_of(0, 100, 28)]))
     assert features.feature_TF.shape == (128, 2 * 64), "the longest batch fits into a slot"
-    outcome = learner.learn(features)
-    assert outcome is not None
-    assert outcome.skipped == ""
+    result = learner.learn(features)
+    assert result is not None
+    assert result.skipped == ""
 
 
 def test_to_learn_from_the_targets_own_distribution_its_last_hidden_state_comes_along(plan: Plan) -> None:
@@ -90,9 +90,9 @@ def test_to_learn_from_the_targets_own_distribution_its_last_hidden_state_comes_
     (features,) = copies[0].extract(iter([batch_of(0, 100, 28)]))
     assert features.last_TD is not None
     assert features.last_TD.shape == (128, 64)
-    outcome = learner.learn(features)
-    assert outcome is not None
-    assert outcome.skipped == ""
+    result = learner.learn(features)
+    assert result is not None
+    assert result.skipped == ""
 
 
 def test_only_the_seed_decides_the_first_weights(plan: Plan) -> None:

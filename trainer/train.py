@@ -90,7 +90,7 @@ def handle_requests(control: Control, learner: Learner, keeper: Keeper, stages: 
     if control.takes_checkpoint():
         keeper.save()
     if control.wants_pause():
-        with control.paused(), stages.paused(), learner.resting():
+        with control.paused(), stages.paused(), learner.paused():
             while control.wait_while_paused(give_up=stages.has_failed):
                 keeper.save()
 

@@ -20,7 +20,17 @@ from transformers import (
 )
 
 import trainer.decoding.generate
-from trainer.decoding.generate import Answer, Question, Questions, alike, answer_all, draw, require_stop_token_ids, stop_token_ids
+from tests.support.warpers import warped
+from trainer.decoding.generate import (
+    Answer,
+    Request,
+    RequestQueue,
+    draw,
+    generate_answers,
+    prefill_groups,
+    require_stop_token_ids,
+    stop_token_ids,
+)
 from trainer.decoding.sampling import GREEDY, Sampling
 from trainer.errors import ConfigError
 from trainer.target.tiny import END, tiny_model, tiny_tokenizer
@@ -44,8 +54,8 @@ def model() -> LlamaForCausalLM:
     return tiny_model()
 
 
-def question(number: int, token_ids: Sequence[int], turn: int = 0) -> Question:
-    return Question((number, turn), np.array(token_ids))
+def request(number: int, token_ids: Sequence[int], turn: int = 0) -> Request:
+    return Request((number, turn), np.array(token_ids))
 
 
 def answers(
@@ -55,11 +65,11 @@ def answers(
     stop_ids: Sequence[int] = (END,),
     **knobs: Any,
 ) -> dict[int, Answer]:
-    questions = Questions()
+    requests = RequestQueue()
     for number, prompt in enumerate(prompts):
-        questions.put(question(number, prompt))
-    strides = answer_all(model, questions, **{"stop_ids": stop_ids, "max_new_tokens": MOST, "batch_size": batch_size, **knobs})
-    return {answer.key[0]: answer for stride in strides for answer in stride.answers}
+        requests.put(request(number, prompt))
+    steps = generate_answers(model, requests, **{"stop_ids": stop_ids, "max_new_tokens": MOST, "batch_size": batch_size, **knobs})
+    return {answer.key[0]: answer for step in steps for answer in step.answers}
 
 
 def greedy(model: PreTrainedModel, prompt: Sequence[int], stop_ids: Sequence[int] = (END,), most: int = MOST) -> list[int]:
@@ -126,22 +136,22 @@ def test_layers_that_see_only_what_is_near_answer_as_they_would_alone(kind: str)
 
 
 def test_a_place_that_is_free_is_taken_while_others_go_on(model: LlamaForCausalLM) -> None:
-    questions = Questions()
+    requests = RequestQueue()
     for number, prompt in enumerate(PROMPTS):
-        questions.put(question(number, prompt))
-    strides = answer_all(model, questions, stop_ids=[END], max_new_tokens=60, batch_size=2)
-    half_empty = sum(stride.tokens == 1 for stride in strides if questions)
+        requests.put(request(number, prompt))
+    steps = generate_answers(model, requests, stop_ids=[END], max_new_tokens=60, batch_size=2)
+    half_empty = sum(step.tokens == 1 for step in steps if requests)
     assert half_empty < len(PROMPTS), "one pass for each question that is read alone, and none besides"
 
 
 def test_questions_may_be_put_while_others_are_answered(model: LlamaForCausalLM) -> None:
-    questions, heard = Questions(), {}
-    questions.put(question(0, PROMPTS[0]))
-    for stride in answer_all(model, questions, stop_ids=[END], max_new_tokens=MOST, batch_size=2):
-        for answer in stride.answers:
+    requests, heard = RequestQueue(), {}
+    requests.put(request(0, PROMPTS[0]))
+    for step in generate_answers(model, requests, stop_ids=[END], max_new_tokens=MOST, batch_size=2):
+        for answer in step.answers:
             heard[answer.key] = answer.token_ids
             if answer.key[1] < 2:
-                questions.put(question(0, PROMPTS[0] + answer.token_ids, answer.key[1] + 1))
+                requests.put(request(0, PROMPTS[0] + answer.token_ids, answer.key[1] + 1))
     assert list(heard) == [(0, 0), (0, 1), (0, 2)]
     assert heard[0, 1] == greedy(model, PROMPTS[0] + heard[0, 0])
 
@@ -155,12 +165,12 @@ def test_an_answer_is_finished_if_the_target_ended_it(model: LlamaForCausalLM) -
 
 
 def test_tokens_are_counted_as_they_are_said(model: LlamaForCausalLM) -> None:
-    questions = Questions()
+    requests = RequestQueue()
     for number, prompt in enumerate(PROMPTS):
-        questions.put(question(number, prompt))
-    strides = list(answer_all(model, questions, stop_ids=[END], max_new_tokens=MOST, batch_size=4))
-    said = [answer for stride in strides for answer in stride.answers]
-    assert sum(stride.tokens for stride in strides) == sum(len(answer.token_ids) + answer.finished for answer in said)
+        requests.put(request(number, prompt))
+    steps = list(generate_answers(model, requests, stop_ids=[END], max_new_tokens=MOST, batch_size=4))
+    said = [answer for step in steps for answer in step.answers]
+    assert sum(step.tokens for step in steps) == sum(len(answer.token_ids) + answer.finished for answer in said)
 
 
 def test_habits_of_the_model_do_not_change_greedy_answers(model: LlamaForCausalLM, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,14 +198,14 @@ def test_what_is_drawn_depends_on_the_seed_and_the_question_alone(model: LlamaFo
 
 
 @pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=1.0), Sampling(temperature=2.0, top_p=0.5), Sampling(temperature=3.0, top_k=4)]
+    "sampling", [Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.5), Sampling(temperature=3.0, top_k=4)]
 )
 def test_tokens_are_drawn_as_often_as_the_target_would_say_them(model: LlamaForCausalLM, sampling: Sampling) -> None:
     draws = 2000
     given = answers(model, 1000, [PROMPTS[0]] * draws, sampling=sampling, max_new_tokens=1)
     seen = Counter(answer.token_ids[0] if answer.token_ids else END for answer in given.values())
     with torch.no_grad():
-        share_V = sampling.probabilities(model(torch.tensor([PROMPTS[0]])).logits[0, -1:])[0].double()
+        share_V = warped(sampling, model(torch.tensor([PROMPTS[0]])).logits[0, -1:])[0].double()
     assert set(seen) <= set(share_V.nonzero().flatten().tolist())
     expected = {token: draws * share for token, share in enumerate(share_V.tolist()) if draws * share >= 5}
     surprise = sum((seen[token] - often) ** 2 / often for token, often in expected.items())
@@ -209,23 +219,25 @@ def test_a_token_without_a_share_is_never_drawn() -> None:
 
 
 def test_questions_are_taken_longest_first() -> None:
-    questions = Questions()
+    requests = RequestQueue()
     for number, size in enumerate([2, 5, 3, 5]):
-        questions.put(question(number, range(size)))
-    assert [one.key[0] for one in questions.take(3)] == [1, 3, 2]
-    assert [one.key[0] for one in questions.take(3)] == [0]
-    assert not questions
+        requests.put(request(number, range(size)))
+    assert [one.key[0] for one in requests.take(3)] == [1, 3, 2]
+    assert [one.key[0] for one in requests.take(3)] == [0]
+    assert not requests
 
 
 def test_what_is_read_in_one_pass_is_of_a_length_and_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trainer.decoding.generate, "READ_TOKENS", 300)
+    monkeypatch.setattr(trainer.decoding.generate, "PREFILL_TOKENS", 300)
     sizes = [100, 99, 98, 97, 50, 49, 10, 1]
-    groups = [[len(one.token_ids) for one in group] for group in alike([question(n, range(size)) for n, size in enumerate(sizes)])]
+    groups = [
+        [len(one.token_ids) for one in group] for group in prefill_groups([request(n, range(size)) for n, size in enumerate(sizes)])
+    ]
     assert groups == [[100, 99, 98], [97], [50, 49], [10], [1]]
 
 
-def test_a_target_that_remembers_in_another_way_is_refused() -> None:
+def test_a_target_that_caches_something_else_is_refused() -> None:
     torch.manual_seed(0)
     model = FalconMambaForCausalLM(FalconMambaConfig(vocab_size=300, hidden_size=16, state_size=4, num_hidden_layers=2)).eval()
-    with pytest.raises(ConfigError, match="in another form than keys and values"):
+    with pytest.raises(ConfigError, match="something else than keys and values"):
         answers(model, 2, sampling=GREEDY)

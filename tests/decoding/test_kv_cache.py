@@ -1,6 +1,6 @@
 import torch
 
-from trainer.decoding.kv_cache import ROOM, Columns, empty_cache, join
+from trainer.decoding.kv_cache import SPARE_COLUMNS, KVCacheLayer, empty_cache, join
 
 HEADS, WIDTH = 2, 3
 
@@ -12,10 +12,10 @@ def numbered(batch: int, columns: int, first: int) -> torch.Tensor:
 
 
 def test_columns_are_appended_in_place_as_long_as_there_is_room() -> None:
-    layer = Columns()
+    layer = KVCacheLayer()
     layer.update(numbered(2, 4, 0), -numbered(2, 4, 0))
     places = set()
-    for column in range(4, 4 + ROOM + 1):
+    for column in range(4, 4 + SPARE_COLUMNS + 1):
         keys, values = layer.update(numbered(2, 1, column), -numbered(2, 1, column))
         places.add(keys.data_ptr())
         assert torch.equal(keys, numbered(2, column + 1, 0))

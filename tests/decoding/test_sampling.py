@@ -1,22 +1,22 @@
-"""trainer/decoding/sampling.py: what is drawn from, and that drafts leave the target's distribution as it is."""
+"""trainer/decoding/sampling.py: the distribution drawn from is transformers' own, and drafts leave it as it is."""
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import product
 
 import pytest
 import torch
-from transformers import LogitsProcessorList, TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from tests.support.chi_square import Text, chance_of, even
-from trainer.decoding.sampling import GREEDY, Chooser, Sampling
+from tests.support.warpers import warped
+from trainer.decoding.sampling import GREEDY, Draft, Sampling, TokenSampler
 from trainer.errors import ConfigError
 
 V = 4
 TEXTS = 1200
 CPU = torch.device("cpu")
-# A chance so small fails about one correct chooser in ten thousand, and then always: seeds are fixed.
+# So small a chance fails about one correct sampler in ten thousand, and then always: seeds are fixed.
 UNLIKELY, IMPOSSIBLE = 1e-4, 1e-9
 FAR, NEAR = 0.0, 0.9
 SAMPLINGS = {
@@ -59,12 +59,8 @@ def test_probabilities_by_hand() -> None:
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.7, 5, 1.0), (1.8, 0, 0.7), (0.8, 12, 0.85)])
 def test_probabilities_are_those_of_transformers(seed: int, temperature: float, top_k: int, top_p: float) -> None:
-    logit_TV = logits(seed, 3, 50, scale=2.0)
-    steps = [TemperatureLogitsWarper(temperature)]
-    steps += [TopKLogitsWarper(top_k)] if top_k else []
-    steps += [TopPLogitsWarper(top_p)] if top_p < 1 else []
-    theirs_TV = LogitsProcessorList(steps)(torch.zeros(3, 1, dtype=torch.long), logit_TV.clone()).softmax(-1)
-    torch.testing.assert_close(Sampling(temperature=temperature, top_k=top_k, top_p=top_p).probabilities(logit_TV), theirs_TV)
+    logit_TV, sampling = logits(seed, 3, 50, scale=2.0), Sampling(temperature=temperature, top_k=top_k, top_p=top_p)
+    torch.testing.assert_close(sampling.probabilities(logit_TV), warped(sampling, logit_TV))
 
 
 def test_the_coldest_and_the_hottest_draw_stay_finite() -> None:
@@ -98,12 +94,12 @@ def test_what_cannot_be_drawn_from_is_refused(knobs: dict[str, float], said: str
     ("draft", "truth", "kept"),
     [([1, 2, 3], [1, 2, 3, 0], [1, 2, 3, 0]), ([1, 2, 3], [1, 0, 3, 2], [1, 0]), ([1, 2], [0, 2, 3], [0]), ([], [3], [3])],
 )
-def test_a_greedy_judge_keeps_what_the_target_says(draft: list[int], truth: list[int], kept: list[int]) -> None:
+def test_greedy_verification_keeps_what_the_target_says(draft: list[int], truth: list[int], kept: list[int]) -> None:
     target_KV = torch.nn.functional.one_hot(torch.tensor(truth), V).float()
-    assert Chooser(GREEDY, 0, CPU).judge(draft, torch.zeros(len(draft), V), target_KV) == kept
+    assert TokenSampler(GREEDY, 0, CPU).verify(Draft(draft, None), target_KV) == kept
 
 
-# By chance. A target that looks one token back, and a drafter that guesses two tokens at once, each by itself.
+# At random. A target that looks one token back, and a drafter that guesses two tokens at once, each by itself.
 
 
 class World:
@@ -116,85 +112,84 @@ class World:
         self.draft_VKV = likeness * self.target_VV[:, None] + (1 - likeness) * own_VKV
 
     def exact(self) -> dict[Text, float]:
-        """The target's distribution over texts, by going through all of them."""
-        share_VV = self.sampling.probabilities(self.target_VV).double()
+        """The target's distribution over texts, by enumerating them: of each token transformers' own."""
+        share_VV = warped(self.sampling, self.target_VV).double()
         return {
             text: math.prod(float(share_VV[before, token]) for before, token in zip((0, *text), text, strict=False))
             for text in product(range(V), repeat=3)
         }
 
-    def draw(self, chooser: Chooser) -> Text:
+    def draw(self, sampler: TokenSampler) -> Text:
         text = [0]
         while len(text) < 4:
-            draft_KV = self.draft_VKV[text[-1]]
-            draft = chooser.each(draft_KV)
-            text += chooser.judge(draft, draft_KV, self.target_VV[[text[-1], *draft]])
+            draft = sampler.draft(self.draft_VKV[text[-1]])
+            text += sampler.verify(draft, self.target_VV[[text[-1], *draft.token_ids]])
         return tuple(text[1:4])
 
-    def chance(self, kind: Callable[[Sampling, int, torch.device], Chooser]) -> float:
-        chooser = kind(self.sampling, 5, CPU)
-        return chance_of(Counter(self.draw(chooser) for _ in range(TEXTS)), self.exact())
+    def chance(self, kind: Callable[[Sampling, int, torch.device], TokenSampler]) -> float:
+        sampler = kind(self.sampling, 5, CPU)
+        return chance_of(Counter(self.draw(sampler) for _ in range(TEXTS)), self.exact())
 
 
 @pytest.mark.parametrize(("name", "likeness"), [*((name, FAR) for name in SAMPLINGS), ("plain", NEAR), ("all", NEAR)])
 def test_drafted_text_follows_the_targets_distribution(name: str, likeness: float) -> None:
-    assert World(SAMPLINGS[name], likeness).chance(Chooser) > UNLIKELY
+    assert World(SAMPLINGS[name], likeness).chance(TokenSampler) > UNLIKELY
 
 
-class KeepsAll(Chooser):
-    def judge(self, draft: Sequence[int], draft_KV: torch.Tensor, target_KV: torch.Tensor) -> list[int]:
-        return [*draft, *self.each(target_KV[-1:])]
+class KeepsAll(TokenSampler):
+    def verify(self, draft: Draft, target_KV: torch.Tensor) -> list[int]:
+        return [*draft.token_ids, self.next_token(target_KV[-1])]
 
 
-class SubtractsNothing(Chooser):
-    """Draws the token that replaces a refused one from all that the target may say."""
+class SubtractsNothing(TokenSampler):
+    """Draws the token that replaces a refused one from p instead of p - q."""
 
-    def judge(self, draft: Sequence[int], draft_KV: torch.Tensor, target_KV: torch.Tensor) -> list[int]:
-        kept = super().judge(draft, draft_KV, target_KV)
-        return [*kept[:-1], *self.each(target_KV[len(kept) - 1 : len(kept)])]
-
-
-class TrustsTheTargetAlone(Chooser):
-    """Accepts token x with probability p(x), as if every token were drafted alike."""
-
-    def judge(self, draft: Sequence[int], draft_KV: torch.Tensor, target_KV: torch.Tensor) -> list[int]:
-        return super().judge(draft, torch.zeros_like(draft_KV), target_KV)
+    def verify(self, draft: Draft, target_KV: torch.Tensor) -> list[int]:
+        kept = super().verify(draft, target_KV)
+        return [*kept[:-1], self.next_token(target_KV[len(kept) - 1])]
 
 
-class LooksARowTooFar(Chooser):
-    def judge(self, draft: Sequence[int], draft_KV: torch.Tensor, target_KV: torch.Tensor) -> list[int]:
-        return super().judge(draft, draft_KV, target_KV.roll(-1, 0))
+class TrustsTheTargetAlone(TokenSampler):
+    """Accepts as if every token were drafted with the same probability."""
+
+    def verify(self, draft: Draft, target_KV: torch.Tensor) -> list[int]:
+        assert draft.q_KV is not None
+        return super().verify(Draft(draft.token_ids, torch.full_like(draft.q_KV, 1 / V)), target_KV)
+
+
+class LooksARowTooFar(TokenSampler):
+    def verify(self, draft: Draft, target_KV: torch.Tensor) -> list[int]:
+        return super().verify(draft, target_KV.roll(-1, 0))
 
 
 @pytest.mark.parametrize("broken", [KeepsAll, SubtractsNothing, TrustsTheTargetAlone, LooksARowTooFar])
-def test_that_test_would_find_a_wrong_judge(broken: type[Chooser]) -> None:
+def test_that_test_finds_a_wrong_verification(broken: type[TokenSampler]) -> None:
     """Even with a drafter so near that little is refused."""
     assert World(SAMPLINGS["plain"], NEAR).chance(broken) < IMPOSSIBLE
 
 
 def test_the_better_the_drafter_the_more_is_kept() -> None:
     def kept(likeness: float) -> float:
-        world, chooser = World(SAMPLINGS["plain"], likeness), Chooser(SAMPLINGS["plain"], 3, CPU)
-        draft_KV = world.draft_VKV[0]
+        world, sampler = World(SAMPLINGS["plain"], likeness), TokenSampler(SAMPLINGS["plain"], 3, CPU)
         lengths = []
         for _ in range(400):
-            draft = chooser.each(draft_KV)
-            lengths.append(len(chooser.judge(draft, draft_KV, world.target_VV[[0, *draft]])))
+            draft = sampler.draft(world.draft_VKV[0])
+            lengths.append(len(sampler.verify(draft, world.target_VV[[0, *draft.token_ids]])))
         return sum(lengths) / len(lengths)
 
     assert kept(0.0) < kept(0.7) < kept(1.0)
 
 
 def test_a_drafter_equal_to_the_target_is_never_refused() -> None:
-    chooser, logit_KV = Chooser(SAMPLINGS["all"], 4, CPU), logits(3, 3, V)
+    sampler, logit_KV = TokenSampler(SAMPLINGS["all"], 4, CPU), logits(3, 3, V)
     for _ in range(200):
-        draft = chooser.each(logit_KV[:2])
-        assert chooser.judge(draft, logit_KV[:2], logit_KV)[:2] == draft
+        draft = sampler.draft(logit_KV[:2])
+        assert sampler.verify(draft, logit_KV)[:2] == draft.token_ids
 
 
-def test_chances_are_its_own_and_come_from_the_seed() -> None:
+def test_the_generator_is_its_own_and_comes_from_the_seed() -> None:
     state = torch.get_rng_state()
-    draws = [Chooser(SAMPLINGS["plain"], seed, CPU).each(logits(3, 30, V)) for seed in (1, 1, 2)]
+    draws = [TokenSampler(SAMPLINGS["plain"], seed, CPU).draft(logits(3, 30, V)).token_ids for seed in (1, 1, 2)]
     assert draws[0] == draws[1] != draws[2]
     assert torch.equal(torch.get_rng_state(), state)
 

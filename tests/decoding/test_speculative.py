@@ -10,9 +10,9 @@ from transformers import PreTrainedModel
 from tests.support.parrot import Parrot
 from tests.support.small import lively_drafter
 from tests.support.talkers import talker
-from trainer.decoding.acceptance_length import acceptance_by_position, acceptance_length
+from trainer.decoding.acceptance_length import Round
 from trainer.decoding.sampling import Sampling
-from trainer.decoding.speculative import Decoded, Round, Speculator, decode_alone, seat
+from trainer.decoding.speculative import Decoded, SpeculativeDecoder, decode_alone, prepare_for_decoding
 from trainer.target.tiny import tiny_model
 
 PROMPT = [ord(letter) for letter in "What is a drafter?"]
@@ -47,7 +47,7 @@ def transformers_own(model: PreTrainedModel, prompt_ids: Sequence[int], most: in
 
 
 def drafted(model: PreTrainedModel, drafter: Parrot, most: int = MOST, stop_ids: Sequence[int] = NEVER) -> Decoded:
-    with Speculator(model, drafter) as speculator:
+    with SpeculativeDecoder(model, drafter) as speculator:
         return speculator.decode(PROMPT, max_new_tokens=most, stop_ids=stop_ids)
 
 
@@ -130,7 +130,7 @@ def test_an_answer_may_end_with_its_first_token(model: PreTrainedModel, truth: l
 
 def test_it_is_asked_before_every_round_whether_to_give_up(model: PreTrainedModel, truth: list[int]) -> None:
     answers = iter([False, False, True])
-    with Speculator(model, Parrot(model, [*PROMPT, *truth], 5)) as speculator:
+    with SpeculativeDecoder(model, Parrot(model, [*PROMPT, *truth], 5)) as speculator:
         said = speculator.decode(PROMPT, max_new_tokens=MOST, stop_ids=NEVER, give_up=lambda: next(answers))
     assert said.token_ids == truth[:11]
 
@@ -140,14 +140,14 @@ def test_a_closed_one_leaves_the_target_as_it_was(model: PreTrainedModel) -> Non
         return sum(len(module._forward_hooks) for module in model.modules())
 
     before = hooks()
-    with Speculator(model, Parrot(model, PROMPT, 5)):
+    with SpeculativeDecoder(model, Parrot(model, PROMPT, 5)):
         assert hooks() == before + 3
     assert hooks() == before
 
 
 def test_sampled_text_comes_from_its_seed(model: PreTrainedModel, truth: list[int]) -> None:
     warm = Sampling(temperature=1.5)
-    with Speculator(model, lively_drafter(Parrot(model, [], 5).config)) as speculator:
+    with SpeculativeDecoder(model, lively_drafter(Parrot(model, [], 5).config)) as speculator:
 
         def said(seed: int) -> list[int]:
             return speculator.decode(PROMPT, max_new_tokens=12, stop_ids=NEVER, sampling=warm, seed=seed).token_ids
@@ -160,16 +160,6 @@ def test_sampled_text_comes_from_its_seed(model: PreTrainedModel, truth: list[in
     assert alone[0] == alone[1] != alone[2]
 
 
-def test_acceptance_length_is_the_mean_over_rounds() -> None:
-    assert acceptance_length([Round(4, 4, 5), Round(4, 0, 1), Round(2, 2, 2)]) == pytest.approx(8 / 3)
-    assert acceptance_length([]) is None
-
-
-def test_acceptance_by_position_asks_the_rounds_that_drafted_so_far() -> None:
-    some = [Round(4, 4, 5), Round(4, 1, 2), Round(2, 2, 2), Round(4, 0, 1)]
-    assert acceptance_by_position(some, 6) == (0.75, 0.5, pytest.approx(1 / 3), pytest.approx(1 / 3), None)
-
-
 def test_rates_leave_the_first_token_out() -> None:
     assert Decoded(token_ids=[1] * 11, rounds=(), prefill_seconds=9.0, decode_seconds=2.0).tokens_per_second == 5.0
 
@@ -179,7 +169,7 @@ class TestPrecision:
         narrow = tiny_model(torch.bfloat16)
         drafter = lively_drafter(Parrot(narrow, [], 5).config)
         before = {name: weight.clone() for name, weight in drafter.state_dict().items()}
-        seated = seat(copy.deepcopy(drafter), narrow)
+        seated = prepare_for_decoding(copy.deepcopy(drafter), narrow)
         assert {name: weight.dtype for name, weight in seated.named_parameters() if weight.dtype == torch.float32}.keys() == {
             name for name, weight in drafter.named_parameters() if weight.ndim == 1
         }
@@ -187,8 +177,8 @@ class TestPrecision:
         draft_QD = torch.randn(5, 64, generator=torch.Generator().manual_seed(2))
         hidden = []
         for one in (drafter, seated):
-            with Speculator(narrow, one) as speculator, speculator.autocast, torch.no_grad():
-                hidden.append(one.draft(one.read(feature_TF, torch.arange(9)), draft_QD, torch.arange(9, 14)))
+            with SpeculativeDecoder(narrow, one) as speculator, speculator.autocast, torch.no_grad():
+                hidden.append(one.draft(one.encode_context(feature_TF, torch.arange(9)), draft_QD, torch.arange(9, 14)))
         assert torch.equal(hidden[0], hidden[1])
         assert hidden[0].dtype == torch.float32
         assert all(torch.equal(before[name], weight) for name, weight in drafter.state_dict().items())
@@ -200,7 +190,7 @@ class TestPrecision:
         drafter = lively_drafter(Parrot(model, [], 5).config)
         for weight in drafter.parameters():
             weight.data = weight.data.to(drafts_in)
-        with Speculator(model, seat(drafter, model)) as speculator:
+        with SpeculativeDecoder(model, prepare_for_decoding(drafter, model)) as speculator:
             said = speculator.decode(PROMPT, max_new_tokens=12, stop_ids=NEVER)
         assert said.token_ids[:4] == decode_alone(model, PROMPT, max_new_tokens=4, stop_ids=NEVER).token_ids
 
@@ -210,7 +200,7 @@ class TestPrecision:
             weight.data = weight.data.bfloat16()
         stored = {name: weight.clone() for name, weight in drafter.state_dict().items()}
         frequencies = drafter.rotary.inv_freq.clone()
-        seat(drafter, model)
+        prepare_for_decoding(drafter, model)
         assert {weight.dtype for weight in drafter.parameters()} == {torch.float32}
         assert all(torch.equal(stored[name].float(), weight) for name, weight in drafter.state_dict().items())
         assert torch.equal(drafter.rotary.inv_freq, frequencies)

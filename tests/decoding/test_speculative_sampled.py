@@ -8,9 +8,10 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tests.support.chi_square import Text, chance_of
+from tests.support.warpers import warped
 from trainer.config import DrafterConfig
-from trainer.decoding.sampling import Sampling
-from trainer.decoding.speculative import Speculator, decode_alone
+from trainer.decoding.sampling import Sampling, TokenSampler
+from trainer.decoding.speculative import SpeculativeDecoder, decode_alone
 from trainer.drafter.model import Drafter, drafter_architecture
 
 VOCAB, END = 4, 1
@@ -58,7 +59,7 @@ def exact(model: LlamaForCausalLM, sampling: Sampling, begun: Text = ()) -> dict
         return {begun: 1.0}
     logit_1V = model(torch.tensor([[*PROMPT, *begun]]), use_cache=False).logits[0, -1:]
     found: dict[Text, float] = {}
-    for token, share in enumerate(sampling.probabilities(logit_1V)[0].tolist()):
+    for token, share in enumerate(warped(sampling, logit_1V)[0].tolist()):
         if share:
             found.update({text: share * rest for text, rest in exact(model, sampling, (*begun, token)).items()})
     return found
@@ -69,7 +70,7 @@ def exact(model: LlamaForCausalLM, sampling: Sampling, begun: Text = ()) -> dict
 )
 def test_drafted_texts_follow_the_targets_distribution(model: LlamaForCausalLM, drafter: Drafter, sampling: Sampling) -> None:
     known = exact(model, sampling)
-    with Speculator(model, drafter) as speculator:
+    with SpeculativeDecoder(model, drafter) as speculator:
 
         def draw(seed: int) -> Text:
             said = speculator.decode(PROMPT, max_new_tokens=LONGEST, stop_ids=[END], sampling=sampling, seed=seed)
@@ -95,10 +96,8 @@ def test_the_target_alone_draws_from_the_same(model: LlamaForCausalLM) -> None:
 def test_that_test_would_find_drafts_that_are_all_kept(model: LlamaForCausalLM, drafter: Drafter) -> None:
     """Texts of the drafter's own: what would come out if nothing were refused."""
     sampling = Sampling(temperature=1.0)
-    with Speculator(model, drafter) as speculator, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "trainer.decoding.sampling.Chooser.judge", lambda self, draft, _, target_KV: [*draft, *self.each(target_KV[-1:])]
-        )
+    with SpeculativeDecoder(model, drafter) as speculator, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(TokenSampler, "verify", lambda self, draft, target_KV: [*draft.token_ids, self.next_token(target_KV[-1])])
         counts = Counter(
             tuple(speculator.decode(PROMPT, max_new_tokens=LONGEST, stop_ids=[END], sampling=sampling, seed=seed).token_ids)
             for seed in range(TEXTS)

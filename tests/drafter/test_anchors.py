@@ -10,7 +10,8 @@ from torch.nn import functional as F
 
 from tests.support.small import MASK, lay_out, lively_drafter, random_features, random_weights, some_of
 from trainer.data.batches import TokenBatch
-from trainer.drafter.anchors import Blocks, draw_anchors, generator_for, lay_blocks, visible
+from trainer.drafter import anchors
+from trainer.drafter.anchors import Blocks, attention_mask, build_blocks, draw_anchors, generator_for
 
 BLOCK = 4
 BATCH = lay_out((30, 1, 25, 44), some_of(100))
@@ -23,7 +24,7 @@ def draw(batch: TokenBatch, count: int, seed: int = 1, seq: int = 2) -> tuple[li
 
 def blocks_at(batch: TokenBatch, *anchors: int, unused: int = 0, size: int = BLOCK) -> Blocks:
     anchor_A = torch.tensor([*anchors, *[0] * unused])
-    return lay_blocks(batch, anchor_A, torch.arange(len(anchor_A)) < len(anchors), size)
+    return build_blocks(batch, anchor_A, torch.arange(len(anchor_A)) < len(anchors), size)
 
 
 def eligible(batch: TokenBatch) -> list[int]:
@@ -69,6 +70,15 @@ def test_whatever_the_batch_anchors_are_sorted_distinct_eligible_and_fair(
     for poor in range(batch.samples):
         if had[poor] < could[poor]:
             assert max(had) <= had[poor] + 1, "one that has more could give it one without having less than it"
+
+
+def test_documents_take_turns_as_in_the_worked_example() -> None:
+    document_P = torch.tensor([0, 0, 0, 1])  # positions a0 a1 a2 b0
+    drawn = {tuple(anchors._round_robin(document_P, 2, generator_for(seed, 0)).tolist()) for seed in range(99)}
+    assert (1, 3, 5, 0) in drawn, "ranks 0 1 2 0, documents in the order b, a: three anchors are b0, a0, a1"
+    assert len(drawn) == 12, "3! orders within a, 2 orders of the documents"
+    assert {turns.index(0) for turns in drawn} == {0, 1, 2, 3}
+    assert all(sorted(turns.index(turn) for turn in range(2))[-1] == 3 for turns in drawn), "each document once, b0 among them"
 
 
 def test_within_a_document_every_eligible_place_is_drawn_about_equally_often() -> None:
@@ -166,7 +176,7 @@ def test_slot_k_is_asked_for_the_token_k_after_the_anchor() -> None:
 
 
 def test_the_anchor_itself_is_never_asked_for() -> None:
-    blocks = lay_blocks(BATCH, *draw_anchors(BATCH, 60, generator_for(1, 1)), BLOCK)
+    blocks = build_blocks(BATCH, *draw_anchors(BATCH, 60, generator_for(1, 1)), BLOCK)
     assert not blocks.valid_AB[:, 0].any()
     assert blocks.valid_AB[blocks.used_A, 1].all(), "the next token of each anchor is"
 
@@ -195,8 +205,8 @@ def test_unused_blocks_are_asked_for_nothing() -> None:
 
 def test_what_is_visible_follows_the_rule_cell_by_cell() -> None:
     batch = lay_out((6, 1, 7))
-    blocks = lay_blocks(batch, torch.tensor([0, 4, 8, 12, 13]), torch.tensor([True] * 4 + [False]), BLOCK)
-    mask = visible(batch, blocks)
+    blocks = build_blocks(batch, torch.tensor([0, 4, 8, 12, 13]), torch.tensor([True] * 4 + [False]), BLOCK)
+    mask = attention_mask(batch, blocks)
     anchors, document = blocks.anchor_A.tolist(), batch.document_T.tolist()
     assert mask.shape == (5 * BLOCK, 14 + 5 * BLOCK)
     assert mask.dtype == torch.bool
@@ -214,7 +224,9 @@ def hidden_of(batch: TokenBatch, features_TF: torch.Tensor, blocks: Blocks) -> t
     token_AB[:, 0] = batch.token_T[blocks.anchor_A]
     draft_QD = F.embedding(token_AB.flatten(), random_weights().embedding_VD)
     with torch.no_grad():
-        hidden_QD = lively_drafter()(features_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), visible(batch, blocks))
+        hidden_QD = lively_drafter()(
+            features_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), attention_mask(batch, blocks)
+        )
     return hidden_QD.view(*token_AB.shape, -1)
 
 
@@ -258,7 +270,7 @@ def test_a_block_sees_nothing_of_another() -> None:
 def test_within_a_block_every_slot_sees_every_other() -> None:
     batch = lay_out((20,))
     blocks, features_TF = blocks_at(batch, 9), random_features(batch)
-    drafter, mask = lively_drafter(), visible(batch, blocks)
+    drafter, mask = lively_drafter(), attention_mask(batch, blocks)
     embedding_BD = torch.randn(BLOCK, 64, generator=torch.Generator().manual_seed(1))
 
     def hidden(embedding_BD: torch.Tensor) -> torch.Tensor:

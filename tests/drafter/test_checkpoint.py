@@ -78,7 +78,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     path = write(tmp_path / "made" / "here", 12)
     found = read_checkpoint(path)
     assert path.name == "step-000000012"
-    assert (found.path, found.train_state, found.facts) == (path, train_state(12), FACTS)
+    assert (found.path, found.train_state, found.metadata) == (path, train_state(12), FACTS)
     assert torch.equal(found.weights["layer.weight"], torch.full((3, 4), 12.0))
     assert found.optimizer["state"][0]["step"] == 12
     assert latest(path.parent) == path.name
@@ -102,7 +102,7 @@ def model_and_optimizer(seed: int) -> tuple[nn.Module, Optimizer]:
 def take_step(model: nn.Module, optimizer: Optimizer, number: int) -> None:
     inputs = torch.randn(6, 5, generator=torch.Generator().manual_seed(number))
     model(inputs).square().sum().backward()
-    optimizer.step(number / 10, optimizer.average(torch.tensor(6.0)))
+    optimizer.step(number / 10, optimizer.average_gradients(torch.tensor(6.0)))
 
 
 def test_the_step_after_a_resume_is_the_same_bit_for_bit(tmp_path: Path) -> None:

@@ -76,10 +76,10 @@ def test_packed_and_unpacked_training_of_the_same_samples_are_equal(
 
     monkeypatch.setattr(learner_module, "draw_anchors", same_places)
     together, one_by_one = learner_for(config_of(loss=objective)), learner_for(config_of(accumulate=3, loss=objective))
-    (packed_outcome,), (alone_outcome,) = train(together, [packed]), train(one_by_one, alone)
-    assert alone_outcome.line.loss == pytest.approx(packed_outcome.line.loss, rel=1e-5)
-    assert alone_outcome.line.grad_norm == pytest.approx(packed_outcome.line.grad_norm, rel=1e-4)
-    assert alone_outcome.line.position_accuracy == packed_outcome.line.position_accuracy
+    (packed_result,), (alone_result,) = train(together, [packed]), train(one_by_one, alone)
+    assert alone_result.line.loss == pytest.approx(packed_result.line.loss, rel=1e-5)
+    assert alone_result.line.grad_norm == pytest.approx(packed_result.line.grad_norm, rel=1e-4)
+    assert alone_result.line.position_accuracy == packed_result.line.position_accuracy
     of_packed, of_alone = gradients
     for name, gradient in of_packed.items():
         assert gradient.abs().max() > 0
@@ -90,17 +90,17 @@ def test_the_loss_is_the_mean_over_all_batches_of_a_step_not_of_their_means() ->
     batches = [*batches_of(1, 30), dataclasses.replace(batches_of(2, 9)[1])]
     separate = [learner_for(config_of()) for _ in batches]
     losses = [train(learner, [batch])[0].line.loss for learner, batch in zip(separate, batches, strict=True)]
-    (outcome,) = train(learner_for(config_of(accumulate=2)), batches)
-    assert min(losses) < outcome.line.loss < max(losses)
-    assert outcome.line.loss != pytest.approx(sum(losses) / 2, rel=1e-6), "the second has fewer guesses and so counts less"
+    (result,) = train(learner_for(config_of(accumulate=2)), batches)
+    assert min(losses) < result.line.loss < max(losses)
+    assert result.line.loss != pytest.approx(sum(losses) / 2, rel=1e-6), "the second has fewer guesses and so counts less"
 
 
 def test_training_again_gives_the_same_weights_bit_for_bit() -> None:
     runs = []
     for _ in range(2):
         learner = learner_for(config_of())
-        facts = [dataclasses.replace(outcome.line, step_seconds=0) for outcome in train(learner, batches_of(6))]
-        runs.append((weights_of(learner), facts))
+        lines = [dataclasses.replace(result.line, step_seconds=0) for result in train(learner, batches_of(6))]
+        runs.append((weights_of(learner), lines))
     assert_identical(runs[0][0], runs[1][0])
     assert runs[0][1] == runs[1][1]
 
@@ -128,8 +128,8 @@ def test_it_learns_a_few_samples_by_heart(objective: LossConfig) -> None:
     batches = batches_of(1, 30, 24)
     learner = learner_for(config_of(max_steps=200, loss=objective))
     repeated = [dataclasses.replace(batches[0], seq=seq) for seq in range(200)]
-    facts = [outcome.line for outcome in train(learner, repeated)]
-    first, last = facts[0], facts[-10:]
+    lines = [result.line for result in train(learner, repeated)]
+    first, last = lines[0], lines[-10:]
     # D-PACE's loss falls more slowly: its weights grow with the drafter's certainty.
     assert sum(one.loss for one in last) / 10 < (0.1 if objective.objective == "cross_entropy" else 0.5) * first.loss
     assert sum(one.estimated_acceptance_length for one in last) / 10 > 6.5 > 1.5 > first.estimated_acceptance_length
@@ -139,36 +139,36 @@ def test_it_learns_a_few_samples_by_heart(objective: LossConfig) -> None:
 def test_it_learns_what_the_target_would_say() -> None:
     (batch,) = batches_of(1, 30, 24)
     learner = learner_for(config_of(max_steps=200, loss=LossConfig(objective="distillation")))
-    facts = [outcome.line for outcome in train(learner, [dataclasses.replace(batch, seq=seq) for seq in range(200)])]
+    lines = [result.line for result in train(learner, [dataclasses.replace(batch, seq=seq) for seq in range(200)])]
     (features,) = WITH_LAST.extract(iter([batch]))
     logit_TV = features.last_TD @ MODEL.lm_head.weight.T
     features.release()
     least = torch.distributions.Categorical(logits=logit_TV).entropy().mean().item()
-    assert 0 < sum(one.loss for one in facts[-10:]) / 10 - least < 0.2 * (facts[0].loss - least)
+    assert 0 < sum(one.loss for one in lines[-10:]) / 10 - least < 0.2 * (lines[0].loss - least)
 
 
 def test_what_a_step_tells() -> None:
     learner = learner_for(config_of(max_steps=4), conversations=20)
-    outcomes = train(learner, batches_of(3))
-    assert [outcome.skipped for outcome in outcomes] == [""] * 3
-    facts, progress = outcomes[-1].line, outcomes[-1].progress_ratio
-    assert (facts.step, facts.seq) == (3, 2)
-    assert (facts.context_tokens, facts.draft_tokens, facts.samples) == (3 * 35, 3 * 6 * 8, 3 * 2)
-    assert facts.epoch == pytest.approx(6 / 20)
+    results = train(learner, batches_of(3))
+    assert [result.skipped for result in results] == [""] * 3
+    line, progress = results[-1].line, results[-1].progress_ratio
+    assert (line.step, line.seq) == (3, 2)
+    assert (line.context_tokens, line.draft_tokens, line.samples) == (3 * 35, 3 * 6 * 8, 3 * 2)
+    assert line.epoch == pytest.approx(6 / 20)
     assert progress == learner.progress == 0.75
-    assert facts.loss == pytest.approx(math.log(260), rel=0.3)
-    assert len(facts.position_accuracy) == 7
-    assert 1 <= facts.estimated_acceptance_length <= 8
-    assert facts.grad_norm > 0
-    assert 0 < facts.learning_rate < 3e-3
-    assert facts.step_seconds > 0
+    assert line.loss == pytest.approx(math.log(260), rel=0.3)
+    assert len(line.position_accuracy) == 7
+    assert 1 <= line.estimated_acceptance_length <= 8
+    assert line.grad_norm > 0
+    assert 0 < line.learning_rate < 3e-3
+    assert line.step_seconds > 0
     assert not learner.is_done
 
 
 def test_each_step_has_the_rate_of_its_middle_so_that_none_is_wasted() -> None:
     optimizer = OptimizerConfig(learning_rate=3e-3, warmup_ratio=0.25)
     learner = learner_for(dataclasses.replace(config_of(max_steps=4), optimizer=optimizer))
-    rates = [outcome.line.learning_rate for outcome in train(learner, batches_of(4))]
+    rates = [result.line.learning_rate for result in train(learner, batches_of(4))]
     falling = [(1 + math.cos(math.pi * done / 6)) / 2 for done in (1, 3, 5)]
     assert rates == pytest.approx([3e-3 * share for share in (0.5, *falling)])
 
@@ -193,8 +193,8 @@ def test_the_train_state_moves_with_steps() -> None:
     assert [state.context_tokens for state in states] == [0, 70, 70, 140, 140]
     assert states[3].draft_tokens == 4 * 6 * 8
     assert states[3].samples == 8
-    outcome = learner.finish()
-    assert outcome is not None
+    result = learner.finish()
+    assert result is not None
     assert (learner.train_state.step, learner.train_state.next_seq, learner.train_state.samples) == (3, 5, 10)
     assert learner.progress == 1, "whatever the last conversations were: the data is used up"
     assert learner.finish() is None
@@ -225,9 +225,9 @@ def test_batches_with_nothing_to_guess_are_skipped_and_no_divergence() -> None:
     learner = learner_for(config_of())
     before = weights_of(learner)
     mute = [dataclasses.replace(batch, supervised_T=torch.zeros(35, dtype=torch.bool)) for batch in batches_of(SKIPS_IN_A_ROW + 2)]
-    outcomes = train(learner, mute)
-    assert {outcome.skipped for outcome in outcomes} == {"no_draft_tokens"}
-    assert outcomes[0].line.position_accuracy == (None,) * 7
+    results = train(learner, mute)
+    assert {result.skipped for result in results} == {"no_draft_tokens"}
+    assert results[0].line.position_accuracy == (None,) * 7
     assert_identical(weights_of(learner), before)
 
 
@@ -238,13 +238,13 @@ def test_six_steps_a_restore_and_six_more_are_twelve_bit_for_bit(tmp_path: Path)
 
     stopped = learner_for(config_of(accumulate=2, max_steps=12))
     train(stopped, batches[:13])  # one batch more than six steps: what is not in a step is read again
-    written = write_checkpoint(tmp_path, stopped.train_state, *stopped.state(), facts={}, keep=1)
+    written = write_checkpoint(tmp_path, stopped.train_state, *stopped.state(), metadata={}, keep=1)
 
     resumed = learner_for(config_of(accumulate=2, max_steps=12), first_weights=9)
     resumed.restore(read_checkpoint(written))
     assert resumed.train_state.next_seq == 12
-    outcomes = train(resumed, batches[resumed.train_state.next_seq :])
-    assert [outcome.line.step for outcome in outcomes] == [7, 8, 9, 10, 11, 12]
+    results = train(resumed, batches[resumed.train_state.next_seq :])
+    assert [result.line.step for result in results] == [7, 8, 9, 10, 11, 12]
     assert resumed.train_state == straight.train_state
     assert_identical(weights_of(resumed), weights_of(straight))
     assert repr(resumed.state()[1]) == repr(straight.state()[1])

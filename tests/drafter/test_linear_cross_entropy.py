@@ -7,8 +7,8 @@ import torch
 from torch.nn import functional as F
 
 from tests.support.small import VOCAB, random_weights
-from trainer.drafter import linear_cross_entropy
-from trainer.drafter.linear_cross_entropy import cross_entropy, soft_cross_entropy
+from trainer.drafter import linear_cross_entropy as module
+from trainer.drafter.linear_cross_entropy import linear_cross_entropy, linear_soft_cross_entropy
 
 ROWS, PLACES = 50, 37
 LABEL = torch.arange(ROWS)
@@ -17,11 +17,11 @@ Loss = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], tuple[torch.Tensor, 
 
 
 def hard(hidden_RD: torch.Tensor, head_VD: torch.Tensor, _: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return cross_entropy(hidden_RD, head_VD, LABEL[: len(hidden_RD)])
+    return linear_cross_entropy(hidden_RD, head_VD, LABEL[: len(hidden_RD)])
 
 
 def soft(hidden_RD: torch.Tensor, head_VD: torch.Tensor, last_TD: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    return soft_cross_entropy(hidden_RD, head_VD, last_TD, PLACE[: len(hidden_RD)] % len(last_TD))
+    return linear_soft_cross_entropy(hidden_RD, head_VD, last_TD, PLACE[: len(hidden_RD)] % len(last_TD))
 
 
 def torchs_hard(logit_RV: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
@@ -111,7 +111,7 @@ def test_rows_are_worked_on_in_chunks_and_it_does_not_show(loss: Loss, monkeypat
 
     whole = outcome()
     for rows in (1, 7, 49, 50):
-        monkeypatch.setattr(linear_cross_entropy, "_CHUNK_ROWS", rows)
+        monkeypatch.setattr(module, "_CHUNK_ROWS", rows)
         for one, other in zip(outcome(), whole, strict=True):
             torch.testing.assert_close(one, other)
 
@@ -128,7 +128,7 @@ def test_logits_never_exist_for_more_rows_than_a_chunk(loss: Loss, at_once: int,
                 seen.append(out.numel() // VOCAB)
             return out
 
-    monkeypatch.setattr(linear_cross_entropy, "_CHUNK_ROWS", 14)
+    monkeypatch.setattr(module, "_CHUNK_ROWS", 14)
     hidden_RD = drawn(ROWS, 64, seed=4).requires_grad_()
     with Watch():
         loss(hidden_RD, random_weights().head_VD, drawn(PLACES, 64, seed=3))[0].sum().backward()

@@ -14,7 +14,7 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 from tests.support.small import MASK, SHAPE, drafter_config, lay_out, lively_drafter, random_features, random_weights
 from trainer.config import DrafterConfig
 from trainer.data.batches import TokenBatch
-from trainer.drafter.anchors import Blocks, draw_anchors, generator_for, lay_blocks, visible
+from trainer.drafter.anchors import Blocks, attention_mask, build_blocks, draw_anchors, generator_for
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture, spread_layer_ids
 from trainer.errors import ConfigError
 
@@ -81,7 +81,7 @@ def block_embeddings(batch: TokenBatch, blocks: Blocks) -> torch.Tensor:
 
 def run(drafter: Drafter, batch: TokenBatch, blocks: Blocks, features_TF: torch.Tensor) -> torch.Tensor:
     draft_QD = block_embeddings(batch, blocks).flatten(0, 1)
-    hidden_QD = drafter(features_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), visible(batch, blocks))
+    hidden_QD = drafter(features_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), attention_mask(batch, blocks))
     return hidden_QD.view(*blocks.index_AB.shape, -1).detach()
 
 
@@ -89,7 +89,7 @@ def run(drafter: Drafter, batch: TokenBatch, blocks: Blocks, features_TF: torch.
 def test_every_block_of_a_packed_batch_equals_the_plain_reference(layers: int) -> None:
     drafter = lively_drafter(drafter_config(layers=layers))
     batch = lay_out((9, 2, 12))
-    blocks = lay_blocks(batch, *draw_anchors(batch, 24, generator_for(1, 2)), BLOCK)
+    blocks = build_blocks(batch, *draw_anchors(batch, 24, generator_for(1, 2)), BLOCK)
     features_TF = random_features(batch)
     hidden_ABD = run(drafter, batch, blocks, features_TF)
     weights = {name: weight.double() for name, weight in drafter.state_dict().items()}
@@ -107,9 +107,9 @@ def test_every_block_of_a_packed_batch_equals_the_plain_reference(layers: int) -
 
 def test_positions_matter_and_only_their_differences() -> None:
     drafter, batch = lively_drafter(), lay_out((30,))
-    blocks = lay_blocks(batch, torch.tensor([12]), torch.tensor([True]), BLOCK)
+    blocks = build_blocks(batch, torch.tensor([12]), torch.tensor([True]), BLOCK)
     features_TF = random_features(batch)
-    mask, draft_QD = visible(batch, blocks), block_embeddings(batch, blocks)[0]
+    mask, draft_QD = attention_mask(batch, blocks), block_embeddings(batch, blocks)[0]
 
     def hidden(shift_context: int, shift_draft: int) -> torch.Tensor:
         positions = batch.position_T + shift_context, blocks.position_AB[0] + shift_draft
@@ -267,7 +267,7 @@ def test_rope_of_a_target_with_two_kinds_is_that_of_full_attention() -> None:
 def test_every_family_gets_a_drafter_that_runs(family: str) -> None:
     drafter = Drafter(architecture(AutoConfig.for_model(family, **SHAPE)))
     batch = lay_out((20,))
-    blocks = lay_blocks(batch, torch.tensor([3, 9]), torch.tensor([True, True]), BLOCK)
+    blocks = build_blocks(batch, torch.tensor([3, 9]), torch.tensor([True, True]), BLOCK)
     assert run(drafter, batch, blocks, random_features(batch)).isfinite().all()
 
 

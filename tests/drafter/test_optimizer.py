@@ -70,7 +70,7 @@ def test_average_divides_by_the_summed_weight_and_tells_the_norm() -> None:
     model = TwoWeights()
     optimizer = Optimizer(model, OptimizerConfig())
     matrix, norm = give_gradients(model, seed=1)
-    total = optimizer.average(torch.tensor(4.0))
+    total = optimizer.average_gradients(torch.tensor(4.0))
     assert torch.equal(model.matrix.grad, matrix / 4)
     assert torch.equal(model.norm.grad, norm / 4)
     assert float(total) == pytest.approx(math.sqrt(float((matrix / 4).square().sum() + (norm / 4).square().sum())), rel=1e-6)
@@ -80,7 +80,7 @@ def test_without_weight_there_is_nothing_and_not_a_nan() -> None:
     model = TwoWeights()
     optimizer = Optimizer(model, OptimizerConfig())
     give_gradients(model, seed=1, scale=0.0)
-    assert float(optimizer.average(torch.tensor(0.0))) == 0.0
+    assert float(optimizer.average_gradients(torch.tensor(0.0))) == 0.0
 
 
 def textbook(config: OptimizerConfig, gradients: list[tuple[torch.Tensor, torch.Tensor]], weight: float) -> list[torch.Tensor]:
@@ -110,7 +110,7 @@ def test_steps_are_those_of_the_textbook(clip: float) -> None:
     gradients = []
     for step in range(1, 6):
         gradients.append(give_gradients(model, seed=step, scale=1 + step))
-        rate = optimizer.step(step / 10, optimizer.average(torch.tensor(3.0)))
+        rate = optimizer.step(step / 10, optimizer.average_gradients(torch.tensor(3.0)))
         assert rate == learning_rate_at(step / 10, config)
     matrix, norm = textbook(config, gradients, weight=3.0)
     torch.testing.assert_close(model.matrix.detach().double(), matrix, rtol=1e-5, atol=1e-5)
@@ -123,7 +123,7 @@ def test_norms_are_not_decayed() -> None:
     optimizer = Optimizer(model, OptimizerConfig(learning_rate=0.1, weight_decay=0.5, warmup_ratio=0.0))
     give_gradients(model, seed=1, scale=0.0)
     before = model.matrix.detach().clone()
-    optimizer.step(0.0, optimizer.average(torch.tensor(1.0)))
+    optimizer.step(0.0, optimizer.average_gradients(torch.tensor(1.0)))
     torch.testing.assert_close(model.matrix.detach(), before * (1 - 0.1 * 0.5))
     assert torch.equal(model.norm, torch.ones(3))
 
@@ -132,11 +132,11 @@ def test_a_step_uses_gradients_up_and_so_does_forgetting() -> None:
     model = TwoWeights()
     optimizer = Optimizer(model, OptimizerConfig())
     give_gradients(model, seed=1)
-    optimizer.step(0.5, optimizer.average(torch.tensor(1.0)))
+    optimizer.step(0.5, optimizer.average_gradients(torch.tensor(1.0)))
     assert model.matrix.grad is None
     give_gradients(model, seed=2)
     before = model.matrix.detach().clone()
-    optimizer.forget()
+    optimizer.zero_grad()
     assert model.matrix.grad is None
     assert torch.equal(model.matrix, before)
 
@@ -150,7 +150,7 @@ def step_over(batches: list[torch.Tensor]) -> torch.Tensor:
         weights = torch.linspace(0.1, 1, len(rows))
         (model(rows).square().sum(1) * weights).sum().backward()
         weight = weight + weights.sum()
-    optimizer.step(0.0, optimizer.average(weight))
+    optimizer.step(0.0, optimizer.average_gradients(weight))
     return model.matrix.detach()
 
 
@@ -159,7 +159,7 @@ def test_adding_up_and_dividing_once_is_the_mean_over_all() -> None:
     model, weights = TwoWeights(), torch.cat([torch.linspace(0.1, 1, 5), torch.linspace(0.1, 1, 7)])
     optimizer = Optimizer(model, OptimizerConfig(learning_rate=0.1, warmup_ratio=0.0, clip=0.01))
     ((model(rows).square().sum(1) * weights).sum() / weights.sum()).backward()
-    optimizer.step(0.0, optimizer.average(torch.tensor(1.0)))
+    optimizer.step(0.0, optimizer.average_gradients(torch.tensor(1.0)))
     torch.testing.assert_close(step_over([rows[:5], rows[5:]]), model.matrix.detach(), rtol=1e-5, atol=1e-6)
 
 
@@ -167,7 +167,7 @@ def test_a_drafter_without_norms_can_be_trained() -> None:
     model = nn.Linear(3, 2, bias=False)
     optimizer = Optimizer(model, OptimizerConfig())
     model(torch.ones(1, 3)).sum().backward()
-    optimizer.step(0.5, optimizer.average(torch.tensor(1.0)))
+    optimizer.step(0.5, optimizer.average_gradients(torch.tensor(1.0)))
 
 
 def test_a_weight_without_a_gradient_is_left_alone() -> None:
@@ -175,5 +175,5 @@ def test_a_weight_without_a_gradient_is_left_alone() -> None:
     optimizer = Optimizer(model, OptimizerConfig(weight_decay=0.5))
     give_gradients(model, seed=1)
     model.norm.grad = None
-    optimizer.step(0.5, optimizer.average(torch.tensor(1.0)))
+    optimizer.step(0.5, optimizer.average_gradients(torch.tensor(1.0)))
     assert torch.equal(model.norm, torch.ones(3))

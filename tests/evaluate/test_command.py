@@ -16,7 +16,7 @@ from tests.support.made_runs import checkpoint_of, make_run, tiny_architecture, 
 from tests.support.talkers import answers_of, save_talker, talker, tiny_chat
 from trainer.__main__ import main
 from trainer.config import DrafterConfig
-from trainer.decoding.speculative import Decoded, Speculator
+from trainer.decoding.speculative import Decoded, SpeculativeDecoder
 from trainer.drafter.model import Drafter
 from trainer.evaluate.lossless import Divergence
 from trainer.formats.export import ExportConfig, export
@@ -101,8 +101,8 @@ def test_answers_are_those_of_transformers(evaluate: Evaluate, folder: Path, cap
     target = talker("Qwen3")
     place = save_talker(target, folder / "target")
     said: list[Decoded] = []
-    real = Speculator.decode
-    monkeypatch.setattr(Speculator, "decode", lambda self, ids, **how: said.append(real(self, ids, **how)) or said[-1])
+    real = SpeculativeDecoder.decode
+    monkeypatch.setattr(SpeculativeDecoder, "decode", lambda self, ids, **how: said.append(real(self, ids, **how)) or said[-1])
     knobs = DrafterConfig(block_size=4, layers=1, target_layers=3)
     output = export(ExportConfig(dry_run=True, target=place, output=str(folder / "drafter"), drafter=knobs))
     assert evaluate("--checkpoint", str(output), "--json") == 0
@@ -155,9 +155,9 @@ def test_the_target_need_not_be_asked_alone(evaluate: Evaluate, capsys: Said) ->
 
 def test_a_drafter_that_changes_the_text_is_found_out(evaluate: Evaluate, capsys: Said, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, also where only one of the answers is wrong."""
-    real = Speculator.decode
+    real = SpeculativeDecoder.decode
 
-    def lie(self: Speculator, ids: list[int], **how: Any) -> Decoded:
+    def lie(self: SpeculativeDecoder, ids: list[int], **how: Any) -> Decoded:
         text = real(self, ids, **how)
         if len(calls) == 2:
             text.token_ids[3] = 0
@@ -165,7 +165,7 @@ def test_a_drafter_that_changes_the_text_is_found_out(evaluate: Evaluate, capsys
         return text
 
     calls: list[list[int]] = []
-    monkeypatch.setattr(Speculator, "decode", lie)
+    monkeypatch.setattr(SpeculativeDecoder, "decode", lie)
     assert evaluate("--json") == 1
     said = capsys.readouterr()
     told = strict(said.out)
@@ -307,7 +307,7 @@ def nothing(_: Path) -> None: ...
         (nothing, "--output {}/nosuch/out.json", "lies in a folder that does not exist"),
         (broken_weights, "--checkpoint nan", "has weights that are no finite numbers"),
         (without_end, "--target {}/endless", "names no token that ends an answer"),
-        (other_target, "--target {}/other", "the drafter has a hidden size of 64, and target "),
+        (other_target, "--target {}/other", "the drafter has a hidden size of 64, target "),
         (no_origin, "--checkpoint {}/plain", "does not say which target it drafts for: name it with --target"),
     ],
 )

@@ -9,8 +9,9 @@ import pytest
 from tests.support.talkers import tiny_chat
 from trainer.data.conversations import Rejected
 from trainer.data.prompts import Prompt
+from trainer.decoding.acceptance_length import Round
 from trainer.decoding.sampling import Sampling
-from trainer.decoding.speculative import Decoded, Round
+from trainer.decoding.speculative import Decoded
 from trainer.errors import ConfigError
 from trainer.evaluate import compare
 from trainer.evaluate.compare import Answered, Asked, Terms, answer_both, read_prompts

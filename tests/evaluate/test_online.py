@@ -19,8 +19,8 @@ from tests.support.watched import STEP
 from trainer.config import DrafterConfig
 from trainer.data.held_out import HeldOut
 from trainer.decoding.acceptance_length import acceptance_length
-from trainer.decoding.speculative import Speculator
-from trainer.drafter.learner import Outcome
+from trainer.decoding.speculative import SpeculativeDecoder
+from trainer.drafter.learner import StepResult
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.evaluate.online import ESTIMATES, Evaluator, Unmeasured
 from trainer.record.format import EvaluationLine
@@ -82,9 +82,9 @@ def evaluator(model: PreTrainedModel, told: Told, held_out: HeldOut | None = Non
     return Evaluator(model, architecture(), held_out, told, **arguments)
 
 
-def after(step: int, estimate: float = 1.5, skipped: str = "") -> Outcome:
+def after(step: int, estimate: float = 1.5, skipped: str = "") -> StepResult:
     """What a training step was, as far as the evaluator asks."""
-    return Outcome(replace(STEP, step=step, estimated_acceptance_length=estimate), skipped, 0.5)
+    return StepResult(replace(STEP, step=step, estimated_acceptance_length=estimate), skipped, 0.5)
 
 
 def never() -> bool:
@@ -97,7 +97,7 @@ def hooks(model: PreTrainedModel) -> int:
 
 def test_what_it_measures_is_real_decoding_by_the_drafter_of_that_step(model: PreTrainedModel, told: Told) -> None:
     trained = drafter()
-    with Speculator(model, trained) as speculator:
+    with SpeculativeDecoder(model, trained) as speculator:
         texts = [speculator.decode(prompt, max_new_tokens=9, stop_ids=[NEVER]) for prompt in PROMPTS]
     rounds = [one for text in texts for one in text.rounds]
     with evaluator(model, told) as measuring:

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from trainer.decoding.speculative import Decoded, Round
+from trainer.decoding.acceptance_length import Round
+from trainer.decoding.speculative import Decoded
 from trainer.evaluate.compare import Answered, Asked
 from trainer.evaluate.lossless import Divergence
 from trainer.evaluate.report import UNNAMED, Report, report

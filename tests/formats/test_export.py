@@ -169,7 +169,7 @@ def test_a_target_that_it_does_not_fit_is_refused(tmp_path: Path, run: Path, mon
         return config
 
     monkeypatch.setattr("trainer.target.load.tiny_config", other_base)
-    assert "rope_theta 10000.0, and that of target 'tiny' has rope_theta 1000000.0" in refusal(config(tmp_path))
+    assert "rope_theta 10000.0, that of target 'tiny' has rope_theta 1000000.0" in refusal(config(tmp_path))
     assert left_in(tmp_path) == ["a"]
 
 

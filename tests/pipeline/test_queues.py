@@ -29,7 +29,7 @@ class Item:
 @pytest.fixture
 def no_glances(monkeypatch: pytest.MonkeyPatch) -> None:
     """A wait that is not woken now lasts longer than the test."""
-    monkeypatch.setattr(queues, "_GLANCE_SECONDS", 60)
+    monkeypatch.setattr(queues, "_POLL_SECONDS", 60)
 
 
 # Order, bounds, end.

@@ -297,7 +297,7 @@ def test_too_large_a_batch_gets_a_sentence(tmp_path: Path, monkeypatch: pytest.M
         raise torch.OutOfMemoryError("CUDA out of memory")
         yield
 
-    monkeypatch.setattr(trainer.prepare.command, "answer_all", fail)
+    monkeypatch.setattr(trainer.prepare.command, "generate_answers", fail)
     with pytest.raises(ConfigError, match="batch_size 6 does not fit into the memory of cpu: give the same command with a smaller"):
         prepare(config(tmp_path), QUIET)
 
@@ -317,13 +317,13 @@ def test_template_arguments_reach_the_template(tmp_path: Path, monkeypatch: pyte
 
     asked: list[str] = []
     monkeypatch.setattr(trainer.target.load, "tiny_tokenizer", tokenizer)
-    original = trainer.prepare.command.answer_all
+    original = trainer.prepare.command.generate_answers
 
     def spy(model: object, questions: Any, **knobs: Any) -> object:
         asked.extend(tiny_tokenizer().decode(question.token_ids) for *_, question in questions._waiting)
         return original(model, questions, **knobs)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(trainer.prepare.command, "answer_all", spy)
+    monkeypatch.setattr(trainer.prepare.command, "generate_answers", spy)
     prepare(config(tmp_path, limit=2, template_args={"loud": "false"}), QUIET)
     assert all(text.startswith("quiet:<|im_start|>") for text in asked)
     assert len(asked) == 2

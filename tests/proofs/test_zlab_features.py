@@ -208,33 +208,33 @@ def relabelled(by: int, slots: slice) -> Callable[..., Any]:
 
 # What others got wrong, done to ours on purpose: module, function, what stands in for it, and what is found.
 BREAKS: dict[str, tuple[Any, str, Callable[..., Any], str]] = {
-    "labels late by one": (learner, "lay_blocks", relabelled(1, slice(1, None)), "labels are the tokens"),
-    "labels early by one": (learner, "lay_blocks", relabelled(-1, slice(1, None)), "labels are the tokens"),
-    "a block begins with the token behind the anchor": (learner, "lay_blocks", relabelled(1, slice(1)), "anchor's token"),
+    "labels late by one": (learner, "build_blocks", relabelled(1, slice(1, None)), "labels are the tokens"),
+    "labels early by one": (learner, "build_blocks", relabelled(-1, slice(1, None)), "labels are the tokens"),
+    "a block begins with the token behind the anchor": (learner, "build_blocks", relabelled(1, slice(1)), "anchor's token"),
     "loss mask late by one": (samples, "tokenise", shifted_mask(1), "the mask is what"),
     "loss mask early by one": (samples, "tokenise", shifted_mask(-1), "the mask is what"),
     "the end of the answer is not learnt": (samples, "tokenise", without_end, "the mask is what"),
     "the feature at the anchor is seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(batch, replace(blocks, anchor_A=blocks.anchor_A + 1)),
         "nothing of it",
     ),
     "the feature before the anchor is not seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(batch, replace(blocks, anchor_A=blocks.anchor_A - 1)),
         "nothing of it",
     ),
     "positions late by one": (
         learner,
-        "lay_blocks",
+        "build_blocks",
         lambda real, *given: replace(right := real(*given), position_AB=right.position_AB + 1),
         "positions as in the loop",
     ),
     "the last guess is not asked for": (
         learner,
-        "lay_blocks",
+        "build_blocks",
         lambda real, *given: replace(
             right := real(*given), valid_AB=right.valid_AB & (torch.arange(BLOCK) < BLOCK - 1).expand_as(right.valid_AB)
         ),

@@ -167,17 +167,17 @@ def test_their_cache_over_several_rounds_equals_our_training() -> None:
 
 
 @torch.no_grad()
-def test_our_own_reading_over_several_rounds_equals_our_training() -> None:
+def test_our_own_cache_over_several_rounds_equals_our_training() -> None:
     """As our evaluation drafts: keys and values of the context grow by what each round kept."""
     drafter = drafter_for(layers=3, rope_parameters=LLAMA3)
     lesson, rounds = one_by_one(drafter)
     context: list[Any] = []
     for new, block in rounds:
-        read = drafter.read(lesson.features.feature_TF[new], torch.arange(new.start, new.stop))
+        new_context = drafter.encode_context(lesson.features.feature_TF[new], torch.arange(new.start, new.stop))
         context = (
-            [tuple(map(torch.cat, zip(*both, strict=True), (1, 1))) for both in zip(context, read, strict=True)]
+            [tuple(map(torch.cat, zip(*both, strict=True), (1, 1))) for both in zip(context, new_context, strict=True)]
             if context
-            else read
+            else new_context
         )
         hidden_BD = drafter.draft(context, lesson.draft_QD[block], torch.arange(new.stop, new.stop + 8))
         assert float((hidden_BD - lesson.hidden_QD[block]).abs().max()) <= CLOSE
@@ -231,39 +231,39 @@ def test_an_exported_drafter_loads_strictly_and_drafts_the_same(family: str, tmp
 BREAKS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
     "the anchor's own feature is seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(batch, replace(blocks, anchor_A=blocks.anchor_A + 1)),
     ),
     "the last feature before the anchor is not seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(batch, replace(blocks, anchor_A=blocks.anchor_A - 1)),
     ),
     "other documents are seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(replace(batch, document_T=torch.zeros_like(batch.document_T)), blocks),
     ),
     "other blocks are seen": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: torch.cat(
             [mask := real(batch, blocks)[:, : batch.tokens], torch.ones(len(mask), len(mask), dtype=torch.bool)], dim=1
         ),
     ),
     "a block looks back only": (
         loss,
-        "visible",
+        "attention_mask",
         lambda real, batch, blocks: real(batch, blocks).tril(batch.tokens),
     ),
     "positions count on through the batch": (
         learner,
-        "lay_blocks",
+        "build_blocks",
         lambda real, batch, *more: replace(blocks := real(batch, *more), position_AB=blocks.index_AB),
     ),
     "positions are late by one": (
         learner,
-        "lay_blocks",
+        "build_blocks",
         lambda real, *given: replace(blocks := real(*given), position_AB=blocks.position_AB + 1),
     ),
 }

@@ -115,11 +115,11 @@ def test_a_checkpoint_holds_the_learner_and_what_it_fits_and_is_told_of(tmp_path
     checkpoint = read_checkpoint(path)
     assert checkpoint.weights["w"].tolist() == [4, 4]
     assert (checkpoint.optimizer, checkpoint.train_state) == ({"steps": 4}, kept.learner.train_state)
-    assert checkpoint.facts["identity"] == {"seed": 0}
-    assert checkpoint.facts["config"]["checkpoint"] == {"every": 2, "keep": 1}
-    assert Qwen3Config.from_dict(checkpoint.facts["drafter"]).to_dict() == drafter_config().to_dict()
-    assert (checkpoint.facts["run"]["id"], checkpoint.facts["run"]["git_commit"]) == ("made", "c0ffee")
-    assert checkpoint.facts["run"]["from"] == {"name": "older"}
+    assert checkpoint.metadata["identity"] == {"seed": 0}
+    assert checkpoint.metadata["config"]["checkpoint"] == {"every": 2, "keep": 1}
+    assert Qwen3Config.from_dict(checkpoint.metadata["drafter"]).to_dict() == drafter_config().to_dict()
+    assert (checkpoint.metadata["run"]["id"], checkpoint.metadata["run"]["git_commit"]) == ("made", "c0ffee")
+    assert checkpoint.metadata["run"]["from"] == {"name": "older"}
     size = sum(file.stat().st_size for file in path.iterdir())
     assert kept.listener.written[-1] == (4, str(path), size)
 

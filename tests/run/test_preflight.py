@@ -111,7 +111,7 @@ def test_frequencies_that_change_with_the_length_are_refused(monkeypatch: pytest
         return config
 
     monkeypatch.setattr(load, "tiny_config", stretched)
-    with pytest.raises(ConfigError, match="the target's RoPE is of the type 'dynamic', which packed batches cannot train for"):
+    with pytest.raises(ConfigError, match="the target's RoPE is of type 'dynamic', which packed batches cannot train for"):
         check(CONFIG)
 
 

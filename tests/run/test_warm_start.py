@@ -20,7 +20,7 @@ from trainer.config import DrafterConfig, LossConfig
 from trainer.data.batches import pack
 from trainer.data.chat_template import Chat
 from trainer.data.samples import Tokeniser, Visits
-from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.drafter.anchors import build_blocks, draw_anchors, generator_for
 from trainer.drafter.loss import drafter_loss
 from trainer.errors import ConfigError
 from trainer.formats.export import ExportConfig, export
@@ -88,11 +88,11 @@ def loss_of(start: Path, data: str) -> float:
     ids = tuple(drafter.config.dflash_config["target_layer_ids"])
     ring = FeatureRing(1, 128, len(ids) * 64, torch.float32, torch.device("cpu"))
     (features,) = FeatureExtractor(model, ids, ring).extract(iter([batch]))
-    blocks = lay_blocks(batch, *draw_anchors(batch, 8, generator_for(0, 0)), drafter.block_size)
+    blocks = build_blocks(batch, *draw_anchors(batch, 8, generator_for(0, 0)), drafter.block_size)
     weights = borrow_weights(model, torch.device("cpu"))
     with torch.no_grad():
-        parts = drafter_loss(drafter, weights, features, blocks, LossConfig())
-    return float(parts.weighted / parts.weight)
+        sums = drafter_loss(drafter, weights, features, blocks, LossConfig())
+    return float(sums.loss_sum / sums.weight)
 
 
 # Whole runs.
@@ -181,7 +181,7 @@ MISFITS = {
     "RoPE": ({"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}, "RoPE has rope_theta 1000000.0"),
     "scaled RoPE": ({"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "RoPE has factor 2.0"),
     "layer ids": ({"dflash_config": {"mask_token_id": MASK, "target_layer_ids": [1, 3, 7], "block_size": 4}}, "reads layer 7"),
-    "end token": ({"dflash_config": {"mask_token_id": 257, "target_layer_ids": [1, 3, 5], "block_size": 4}}, "so is the eos token"),
+    "end token": ({"dflash_config": {"mask_token_id": 257, "target_layer_ids": [1, 3, 5], "block_size": 4}}, "also the eos token"),
 }
 
 
@@ -198,7 +198,7 @@ def test_a_drafter_of_another_target_is_refused(
     assert not runs.exists()
 
 
-# Its parts.
+# Its sums.
 
 
 def test_weights_of_another_number_are_refused_by_name(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import torch
 from tests.support.small import lay_out
 from trainer.config import BatchesConfig, DrafterConfig, OptimizerConfig, TrainConfig
 from trainer.data.batches import Cursor, TokenBatch
-from trainer.drafter.learner import Learner, Outcome
+from trainer.drafter.learner import Learner, StepResult
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weights
 from trainer.target.tiny import MASK, tiny_config, tiny_model
@@ -43,10 +43,10 @@ def batches_of(count: int, *lengths: int) -> list[TokenBatch]:
     return [dataclasses.replace(b, token_T=t, after=end) for b, t, end in zip(batches, tokens, ends, strict=True)]
 
 
-def train(learner: Learner, batches: Sequence[TokenBatch]) -> list[Outcome]:
+def train(learner: Learner, batches: Sequence[TokenBatch]) -> list[StepResult]:
     target = WITH_LAST if learner._config.loss.objective == "distillation" else TARGET
-    outcomes = [learner.learn(features) for features in target.extract(iter(batches))]
-    return [outcome for outcome in outcomes if outcome is not None]
+    results = [learner.learn(features) for features in target.extract(iter(batches))]
+    return [result for result in results if result is not None]
 
 
 def weights_of(learner: Learner) -> dict[str, torch.Tensor]:

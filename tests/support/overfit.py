@@ -18,7 +18,7 @@ from tests.support.zlab import decode, load_reference
 from trainer.__main__ import main
 from trainer.data.chat_template import Chat
 from trainer.decoding.generate import stop_token_ids
-from trainer.decoding.speculative import Decoded, Speculator
+from trainer.decoding.speculative import Decoded, SpeculativeDecoder
 from trainer.formats.load import load_trained
 from trainer.target.load import Target
 
@@ -78,7 +78,7 @@ def by_their_loop(exam: Exam, exported: Path, model: Any = None, drafter: Any = 
 
 def by_our_loop(exam: Exam, exported: Path) -> list[Decoded]:
     model = exam.model()
-    with Speculator(model, load_trained(str(exported)).drafter) as speculator:
+    with SpeculativeDecoder(model, load_trained(str(exported)).drafter) as speculator:
         return [
             speculator.decode(prompt, max_new_tokens=exam.max_new_tokens, stop_ids=stop_token_ids(model))
             for prompt in exam.prompts()

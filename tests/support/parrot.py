@@ -26,11 +26,11 @@ class Parrot(Drafter):
         self.features: dict[int, torch.Tensor] = {}
         self.anchors: list[tuple[int, int]] = []
 
-    def read(self, features_TF: torch.Tensor, position_T: torch.Tensor) -> list[KeysValues]:
+    def encode_context(self, features_TF: torch.Tensor, position_T: torch.Tensor) -> list[KeysValues]:
         for position, row_F in zip(position_T.tolist(), features_TF, strict=True):
             assert position not in self.features, "a place of the text is read once"
             self.features[position] = row_F.clone()
-        return super().read(features_TF, position_T)
+        return super().encode_context(features_TF, position_T)
 
     def draft(
         self, context: list[KeysValues], draft_QD: torch.Tensor, position_Q: torch.Tensor, mask_QK: torch.Tensor | None = None

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from trainer.data.batches import TokenBatch
-from trainer.drafter.anchors import Blocks, visible
+from trainer.drafter.anchors import Blocks, attention_mask
 from trainer.drafter.model import Drafter
 from trainer.target.features import TargetWeights
 
@@ -21,7 +21,7 @@ class Guesses:
         token_AB = torch.full((anchors, size), drafter.mask_token_id)
         token_AB[:, 0] = batch.token_T[blocks.anchor_A]
         draft_QD = F.embedding(token_AB.flatten(), weights.embedding_VD)
-        hidden_QD = drafter(feature_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), visible(batch, blocks))
+        hidden_QD = drafter(feature_TF, batch.position_T, draft_QD, blocks.position_AB.flatten(), attention_mask(batch, blocks))
         self.batch, self.blocks, self.size = batch, blocks, size
         self.logit_ABV = (hidden_QD @ weights.head_VD.T).view(anchors, size, -1)
 

@@ -101,9 +101,9 @@ def _overlooked(drafter: Drafter, lesson: Lesson) -> Iterator[None]:
 
     def loss(*args: Any, **more: Any) -> Any:
         (lesson.blocks,) = (one for one in (*args, *more.values()) if isinstance(one, Blocks))
-        parts = real(*args, **more)
-        lesson.loss = float(parts.weighted.detach() / parts.weight)
-        return parts
+        sums = real(*args, **more)
+        lesson.loss = float(sums.loss_sum.detach() / sums.weight)
+        return sums
 
     def hook(_: Any, given: tuple[torch.Tensor, ...], hidden_QD: torch.Tensor) -> None:
         _, _, lesson.draft_QD, lesson.draft_position_Q, lesson.mask_QK = given

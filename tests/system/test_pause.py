@@ -55,10 +55,10 @@ def test_it_is_known_that_a_stage_has_failed_before_the_consumer_runs_into_it() 
 def test_a_rest_between_two_steps_is_no_steps_time() -> None:
     learner = learner_for(config_of())
     train(learner, batches_of(1))
-    with learner.resting():
+    with learner.paused():
         time.sleep(0.5)
-    (outcome,) = train(learner, batches_of(2)[1:])
-    assert 0 < outcome.line.step_seconds < 0.5
+    (result,) = train(learner, batches_of(2)[1:])
+    assert 0 < result.line.step_seconds < 0.5
 
 
 @pytest.fixture

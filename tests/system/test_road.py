@@ -25,7 +25,7 @@ from trainer.config import DrafterConfig, LossConfig
 from trainer.data.batches import pack
 from trainer.data.chat_template import Chat
 from trainer.data.samples import Tokeniser, Visits
-from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.drafter.anchors import build_blocks, draw_anchors, generator_for
 from trainer.drafter.loss import drafter_loss
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.metrics.catalogue.index import CATALOGUE
@@ -139,10 +139,10 @@ def test_the_first_loss_is_the_conversations_own(folder: Path, learning: Process
     with torch.no_grad():
         hidden = [model(document[None], output_hidden_states=True).hidden_states for document in documents]
         features = FeatureBatch(batch, torch.cat([torch.cat([states[layer + 1][0] for layer in ids], dim=-1) for states in hidden]))
-        blocks = lay_blocks(batch, *draw_anchors(batch, DRAFTER.anchors, generator_for(3, 0)), DRAFTER.block_size)
-        parts = drafter_loss(drafter, borrow_weights(model, torch.device("cpu")), features, blocks, LossConfig())
+        blocks = build_blocks(batch, *draw_anchors(batch, DRAFTER.anchors, generator_for(3, 0)), DRAFTER.block_size)
+        sums = drafter_loss(drafter, borrow_weights(model, torch.device("cpu")), features, blocks, LossConfig())
     first = steps_of(folder)[0]
-    assert first["loss"] == pytest.approx(float(parts.weighted / parts.weight), rel=1e-5)
+    assert first["loss"] == pytest.approx(float(sums.loss_sum / sums.weight), rel=1e-5)
     assert first["context_tokens"] == batch.tokens
     assert first["draft_tokens"] == DRAFTER.anchors * DRAFTER.block_size
 

@@ -1,1 +1,1 @@
-"""Token ids of a prompt in, the target's answer out: alone, in batches, or drafted block by block."""
+"""Decoding by the target: alone, in batches, or speculatively with a drafter; and the acceptance length of the latter."""

@@ -1,7 +1,9 @@
-"""Keys and values of a batch whose rows come and go: caches in, one cache of chosen rows out.
+"""KV cache for continuous batching: rows join and leave, left-padded to one width.
 
-Rows are aligned at their newest token, so that all of them write into the same column; what is left of a row's first token is
-padding, which the attention mask hides. A layer with a sliding window keeps all columns too: the mask decides what it sees.
+Rows end at their newest token, so that all of them write the next one into the same column; the columns before a row's first token
+are padding, which the attention mask hides. Layers with a sliding window keep all columns too: the mask limits what they see.
+
+Shapes: B rows, H heads, T columns (tokens), d head size.
 """
 
 from __future__ import annotations
@@ -12,12 +14,12 @@ from typing import Any
 import torch
 from transformers import Cache, DynamicLayer
 
-# Columns that are made at once: one more token then copies nothing, 63 times out of 64.
-ROOM = 64
+# Columns allocated ahead: appending a token then copies nothing, 63 times out of 64.
+SPARE_COLUMNS = 64
 
 
-class Columns(DynamicLayer):  # type: ignore[misc]
-    """One layer's keys and values, [B, heads, T, head_dim], at the front of tensors that have room for tokens to come."""
+class KVCacheLayer(DynamicLayer):  # type: ignore[misc]
+    """One layer's keys and values, [B, H, T, d]: the front of larger tensors that have spare columns behind."""
 
     keys: Any
     values: Any
@@ -27,51 +29,51 @@ class Columns(DynamicLayer):  # type: ignore[misc]
         start = self.get_seq_length()
         end = start + key_states.shape[2]
         if start == 0:
-            self._hold(_roomy([key_states], end), _roomy([value_states], end), end)
+            self._set(_allocate([key_states], end), _allocate([value_states], end), end)
         else:
-            if end > self._room[0].shape[2]:
-                self._hold(_roomy([self.keys], start), _roomy([self.values], start), start)
-            keys, values = self._room
+            if end > self._allocated[0].shape[2]:
+                self._set(_allocate([self.keys], start), _allocate([self.values], start), start)
+            keys, values = self._allocated
             keys[:, :, start:end], values[:, :, start:end] = key_states, value_states
-            self._hold(keys, values, end)
+            self._set(keys, values, end)
         return self.keys, self.values
 
-    def take(self, parts: Sequence[tuple[Columns, torch.Tensor]], width: int) -> None:
-        """Become the rows named of other layers, in `width` columns. The others are empty afterwards, which halves the peak."""
-        keys = _roomy([layer.keys[rows] for layer, rows in parts], width)
-        values = _roomy([layer.values[rows] for layer, rows in parts], width)
-        self._hold(keys, values, width)
+    def gather(self, parts: Sequence[tuple[KVCacheLayer, torch.Tensor]], width: int) -> None:
+        """Become the given rows of other layers, in `width` columns. Empties the others, which halves the peak of memory."""
+        keys = _allocate([layer.keys[rows] for layer, rows in parts], width)
+        values = _allocate([layer.values[rows] for layer, rows in parts], width)
+        self._set(keys, values, width)
         for layer, _ in parts:
-            layer.keys = layer.values = layer._room = None
+            layer.keys = layer.values = layer._allocated = None
 
-    def _hold(self, keys: torch.Tensor, values: torch.Tensor, width: int) -> None:
-        self._room: Any = (keys, values)
+    def _set(self, keys: torch.Tensor, values: torch.Tensor, width: int) -> None:
+        self._allocated: Any = (keys, values)
         self.keys, self.values = keys[:, :, :width], values[:, :, :width]
         self.is_initialized = True
 
 
-def _roomy(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
-    """The parts' rows, each [.., heads, T, head_dim], one below the other: in `width` columns, from the right, and room behind."""
+def _allocate(parts: Sequence[torch.Tensor], width: int) -> torch.Tensor:
+    """The rows of all parts, each [.., H, T, d], stacked and right-aligned in `width` columns, with spare columns behind."""
     _, heads, _, head_dim = parts[0].shape
-    room = parts[0].new_zeros(sum(len(part) for part in parts), heads, width + ROOM, head_dim)
-    at = 0
+    allocated = parts[0].new_zeros(sum(len(part) for part in parts), heads, width + SPARE_COLUMNS, head_dim)
+    row = 0
     for part in parts:
         columns = min(part.shape[2], width)
-        room[at : at + len(part), :, width - columns : width] = part[:, :, part.shape[2] - columns :]
-        at += len(part)
-    return room
+        allocated[row : row + len(part), :, width - columns : width] = part[:, :, part.shape[2] - columns :]
+        row += len(part)
+    return allocated
 
 
 def empty_cache() -> Cache:
-    """A cache without rows, for any model whose layers remember keys and values alone."""
-    return Cache(layer_class_to_replicate=Columns)
+    """A cache without rows, for any model whose layers cache only keys and values."""
+    return Cache(layer_class_to_replicate=KVCacheLayer)
 
 
 def join(parts: Sequence[tuple[Cache, torch.Tensor]], width: int) -> Cache:
-    """One cache of the rows named of each part, in `width` columns; the parts are empty afterwards."""
+    """One cache of the given rows of each part, in `width` columns. Empties the parts."""
     joined = empty_cache()
     for layers in zip(*(cache.layers for cache, _ in parts), strict=True):
-        layer = Columns()
-        layer.take([(old, rows) for old, (_, rows) in zip(layers, parts, strict=True)], width)
+        layer = KVCacheLayer()
+        layer.gather([(old, rows) for old, (_, rows) in zip(layers, parts, strict=True)], width)
         joined.layers.append(layer)
     return joined

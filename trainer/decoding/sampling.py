@@ -1,25 +1,28 @@
-"""How the next token is chosen: logits in, tokens out, greedily or by chance; and how drafted tokens are judged."""
+"""Choosing tokens from logits, greedily or at random, and verifying drafted ones without changing the target's distribution.
+
+Shapes: T rows (tokens of one text), K drafted tokens, V vocabulary.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from trainer.decoding.acceptance_length import accepted_prefix
 from trainer.errors import require
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """`temperature` 0 is greedy. Else the `top_k` likeliest tokens (0: all) and of these the likeliest that make up `top_p`."""
+    """How tokens are chosen. `temperature` 0 is greedy; `top_k` 0 and `top_p` 1 leave all tokens in."""
 
     temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
 
     def __post_init__(self) -> None:
-        warm = self.temperature == 0 or 1e-3 <= self.temperature < float("inf")  # below, logits over it overflow
+        warm = self.temperature == 0 or 1e-3 <= self.temperature < float("inf")  # below, dividing the logits overflows
         require(warm, "temperature", "0 (greedy) or at least 0.001", self.temperature)
         require(0 < self.top_p <= 1, "top_p", "above 0, at most 1", self.top_p)
         require(self.top_k >= 0, "top_k", "0 (all tokens) or more", self.top_k)
@@ -29,66 +32,71 @@ class Sampling:
         return self.temperature == 0
 
     def probabilities(self, logit_TV: torch.Tensor) -> torch.Tensor:
-        """What is drawn from, [T, V] in float32: temperature first, then `top_k`, then `top_p`, as everywhere else."""
+        """The distribution to draw from, [T, V] in float32: temperature, then `top_k`, then `top_p`, the order of transformers."""
         logit_TV = logit_TV.float() / self.temperature
         if 0 < self.top_k < logit_TV.shape[-1]:
             least_T1 = logit_TV.topk(self.top_k).values[:, -1:]
             logit_TV = logit_TV.masked_fill(logit_TV < least_T1, -torch.inf)
-        share_TV = logit_TV.softmax(-1)
+        p_TV = logit_TV.softmax(-1)
         if self.top_p < 1:
-            sorted_TV, order_TV = share_TV.sort(descending=True)
-            # A token stays if those before it do not make up top_p yet: the likeliest always does.
+            sorted_TV, order_TV = p_TV.sort(descending=True)
+            # A token stays if those before it do not add up to top_p yet: the likeliest always does.
             sorted_TV = sorted_TV.masked_fill(sorted_TV.cumsum(-1) - sorted_TV >= self.top_p, 0.0)
-            share_TV = torch.zeros_like(share_TV).scatter(-1, order_TV, sorted_TV)
-            share_TV = share_TV / share_TV.sum(-1, keepdim=True)
-        return share_TV
+            p_TV = torch.zeros_like(p_TV).scatter(-1, order_TV, sorted_TV)
+            p_TV = p_TV / p_TV.sum(-1, keepdim=True)
+        return p_TV
 
 
 GREEDY = Sampling()
 
 
-class Chooser:
-    """Chooses the tokens of one text; its chances are its own, from `seed`."""
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Drafted tokens [K] and the distributions [K, V] that they were drawn from; None where the choice was greedy."""
+
+    token_ids: list[int]
+    q_KV: torch.Tensor | None
+
+
+class TokenSampler:
+    """Chooses the tokens of one text, with a random generator of its own."""
 
     def __init__(self, sampling: Sampling, seed: int, device: torch.device) -> None:
         self._sampling = sampling
-        self._dice = torch.Generator(device).manual_seed(seed)
+        self._generator = torch.Generator(device).manual_seed(seed)
 
-    def one(self, logit_V: torch.Tensor) -> int:
-        return self.each(logit_V[None])[0]
+    def next_token(self, logit_V: torch.Tensor) -> int:
+        """The token that follows, by the target's logits."""
+        return self.draft(logit_V[None]).token_ids[0]
 
-    def each(self, logit_TV: torch.Tensor) -> list[int]:
-        """A token for each row, chosen by itself."""
+    def draft(self, logit_KV: torch.Tensor) -> Draft:
+        """A token for each row, chosen independently of the others."""
         if self._sampling.greedy:
-            return logit_TV.argmax(-1).tolist()
-        return self._draw(self._sampling.probabilities(logit_TV))
+            return Draft(logit_KV.argmax(-1).tolist(), None)
+        q_KV = self._sampling.probabilities(logit_KV)
+        return Draft(self._draw(q_KV), q_KV)
 
-    def judge(self, draft: Sequence[int], draft_KV: torch.Tensor, target_KV: torch.Tensor) -> list[int]:
-        """The tokens that stay, one more than are accepted of the K drafted ones.
+    def verify(self, draft: Draft, target_KV: torch.Tensor) -> list[int]:
+        """The tokens that stay: the accepted prefix of the draft and one token of the target's own.
 
-        `draft_KV` are the logits that the draft was chosen by, `target_KV` the target's, with one row more. By chance: token x is
-        accepted with probability min(1, p(x) / q(x)), and the first one refused is drawn anew from max(0, p - q).
+        `target_KV` are the target's logits at each drafted token and behind the last: K + 1 rows. Greedy: accept what the target
+        would have said. Random (speculative sampling, arXiv 2211.17192): accept token x with probability min(1, p(x) / q(x)) and
+        replace the first one refused by a draw from max(0, p - q), scaled to 1. The text then follows p exactly.
         """
-        if self._sampling.greedy:
-            return _agreed(draft, self.each(target_KV))
-        p_KV, q_KV = self._sampling.probabilities(target_KV), self._sampling.probabilities(draft_KV)
-        place_K, draft_K = torch.arange(len(draft), device=p_KV.device), torch.tensor(draft, device=p_KV.device)
-        chance_K = torch.rand(len(draft), generator=self._dice, device=p_KV.device)
-        stays_K = chance_K * q_KV[place_K, draft_K] < p_KV[place_K, draft_K]
-        accepted = int(stays_K.cumprod(0).sum())
+        if draft.q_KV is None:
+            return accepted_prefix(draft.token_ids, target_KV.argmax(-1).tolist())
+        p_KV, q_KV = self._sampling.probabilities(target_KV), draft.q_KV
+        row_K, draft_K = torch.arange(len(q_KV), device=p_KV.device), torch.tensor(draft.token_ids, device=p_KV.device)
+        uniform_K = torch.rand(len(q_KV), generator=self._generator, device=p_KV.device)
+        # u < p / q, multiplied out: q may be tiny
+        accepted_K = uniform_K * q_KV[row_K, draft_K] < p_KV[row_K, draft_K]
+        accepted = int(accepted_K.cumprod(0).sum())
         last_V = p_KV[accepted]
-        if accepted < len(draft):
-            left_V = (last_V - q_KV[accepted]).clamp(min=0)
-            # Rounding can leave nothing where p and q are equal; then either will do.
-            last_V = left_V if left_V.sum() > 0 else last_V
-        return [*draft[:accepted], *self._draw(last_V[None])]
+        if accepted < len(q_KV):
+            residual_V = (last_V - q_KV[accepted]).clamp(min=0)
+            # Rounding can leave nothing where p and q are equal; then p itself is right.
+            last_V = residual_V if residual_V.sum() > 0 else last_V
+        return [*draft.token_ids[:accepted], *self._draw(last_V[None])]
 
-    def _draw(self, share_TV: torch.Tensor) -> list[int]:
-        return torch.multinomial(share_TV, 1, generator=self._dice)[:, 0].tolist()
-
-
-def _agreed(draft: Sequence[int], target: Sequence[int]) -> list[int]:
-    for place, (guess, truth) in enumerate(zip(draft, target, strict=False)):
-        if guess != truth:
-            return list(target[: place + 1])
-    return list(target)
+    def _draw(self, p_TV: torch.Tensor) -> list[int]:
+        return torch.multinomial(p_TV, 1, generator=self._generator)[:, 0].tolist()

@@ -1,9 +1,10 @@
-"""Speculative decoding, as a drafter is served: a prompt in, the target's own words out, and what each round of drafts was worth.
+"""Speculative decoding as a drafter is served: DFlash's draft-and-verify loop for one prompt, with the counts of each round.
 
-DFlash's loop (arXiv 2602.06036, section 4). A round drafts a block behind the newest token, and the target reads it in one pass:
-the longest start of it that agrees with the target stays, and one token more, the target's own. Greedy text is thus the target's
-token for token, up to ties that a longer pass may break the other way; sampled text follows its distribution exactly (speculative
-sampling, arXiv 2211.17192).
+The loop of arXiv 2602.06036, section 4. A round drafts a block behind the newest token; the target reads it in one pass; the
+longest prefix that the target confirms stays, and one token of the target's own. Greedy text is thus the target's token for token,
+up to ties that a longer pass may break the other way; sampled text follows the target's distribution exactly.
+
+Shapes: T tokens read in one pass, F features, B block size, K drafted tokens, V vocabulary, D hidden size.
 """
 
 from __future__ import annotations
@@ -20,31 +21,22 @@ from torch import nn
 from torch.nn import functional as F
 from transformers import DynamicCache, PreTrainedModel
 
-from trainer.decoding.sampling import GREEDY, Chooser, Sampling
+from trainer.decoding.acceptance_length import Round, round_of, up_to_stop
+from trainer.decoding.sampling import GREEDY, Sampling, TokenSampler
 from trainer.drafter.model import Drafter, KeysValues
 from trainer.target.features import Taps
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One draft and its verification: tokens drafted, as far as the text went on; of these accepted; kept in all.
-
-    One more is kept than accepted, the target's own, unless the text ends first.
-    """
-
-    drafted: int
-    accepted: int
-    kept: int
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decoded:
-    """The text behind a prompt, the token that ended it included. `decode_seconds` is all but the prompt and the first token."""
+    """The text behind a prompt, the token that ended it included, and what it took."""
 
     token_ids: list[int]
     rounds: tuple[Round, ...]
     prefill_seconds: float
+    """For the prompt and the first token."""
     decode_seconds: float
+    """For the rest."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -52,14 +44,14 @@ class Decoded:
         return (len(self.token_ids) - 1) / self.decode_seconds if self.decode_seconds else 0.0
 
 
-def seat(drafter: Drafter, model: PreTrainedModel) -> Drafter:
-    """The drafter, changed in place, where and in what precision it drafts for this target.
+def prepare_for_decoding(drafter: Drafter, model: PreTrainedModel) -> Drafter:
+    """Move the drafter to the target's device and into the precision it drafts in, in place; returns it.
 
-    One in bfloat16 beside a float32 target is widened: its features are float32. One that drafts under autocast has its matrices
-    cast here, once; autocast would make the same of them in every round, for more than it costs to draft.
+    A bfloat16 drafter beside a float32 target is widened, because its features are float32. A drafter that runs under autocast has
+    its matrices cast here, once: autocast would do the same cast in every round, and that would cost more than drafting.
     """
     drafter.to(model.device).eval().requires_grad_(False)
-    if _is_mixed(model, drafter):
+    if _drafts_under_autocast(model, drafter):
         for module in drafter.modules():
             if isinstance(module, nn.Linear):
                 module.to(model.dtype)
@@ -69,34 +61,35 @@ def seat(drafter: Drafter, model: PreTrainedModel) -> Drafter:
     return drafter
 
 
-def _is_mixed(model: PreTrainedModel, drafter: Drafter) -> bool:
-    """Whether it drafts under autocast, as in training: a float32 residual stream, the target's bfloat16 in between.
+def _drafts_under_autocast(model: PreTrainedModel, drafter: Drafter) -> bool:
+    """Whether it drafts as it trains: a float32 residual stream, matrix products in the target's bfloat16.
 
-    An exported drafter in bfloat16 is bfloat16 throughout, as it is where it is served.
+    An exported bfloat16 drafter is bfloat16 throughout, as in the servers that load it.
     """
     return bool(model.dtype == torch.bfloat16 and drafter.norm.weight.dtype == torch.float32)
 
 
-class Speculator:
-    """A target with a drafter, both on the target's device. Its taps stay on the target's layers until it is closed."""
+class SpeculativeDecoder:
+    """A target with a drafter on its device. Hooks stay on the target's tapped layers until `close`."""
 
     def __init__(self, model: PreTrainedModel, drafter: Drafter) -> None:
         self._model = model
         self._drafter = drafter
         layer_ids = drafter.config.dflash_config["target_layer_ids"]
-        self._width = len(layer_ids) * drafter.config.hidden_size
+        self._feature_width = len(layer_ids) * drafter.config.hidden_size
         self._taps = Taps(model.get_decoder().layers, layer_ids, drafter.config.hidden_size)
-        mixed = _is_mixed(model, drafter)
+        mixed = _drafts_under_autocast(model, drafter)
         self._feature_dtype = model.dtype if mixed else drafter.fc.weight.dtype
         self.autocast = torch.autocast(model.device.type, torch.bfloat16, enabled=mixed, cache_enabled=False)
 
-    def __enter__(self) -> Speculator:
+    def __enter__(self) -> SpeculativeDecoder:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
     def close(self) -> None:
+        """Remove the hooks."""
         self._taps.remove()
 
     @torch.no_grad()
@@ -110,30 +103,29 @@ class Speculator:
         seed: int = 0,
         give_up: Callable[[], bool] = lambda: False,
     ) -> Decoded:
-        """Answer one prompt. `give_up` is asked before every round, and ends the text there."""
+        """Continue one prompt. `give_up` is called before every round; where it returns True the text ends."""
         began = time.perf_counter()
-        text = Reading(self._model, self._taps, self._width)
-        choose = Chooser(sampling, seed, self._model.device)
-        said = [choose.one(text.read(prompt_ids, keep=1)[-1])]
+        target = CachedTarget(self._model, self._taps, self._feature_width)
+        sampler = TokenSampler(sampling, seed, self._model.device)
+        token_ids = [sampler.next_token(target.forward(prompt_ids, keep=1)[-1])]
         prefilled = time.perf_counter()
         rounds: list[Round] = []
         context: list[KeysValues] | None = None
-        new = len(prompt_ids)
-        while said[-1] not in stop_ids and len(said) < max_new_tokens and not give_up():
-            context = self._read_on(context, text.feature_TF[:new], text.length - new)
-            room = max_new_tokens - len(said)
-            draft_KV = self._draft(context, said[-1], text.length)[:room]
-            draft = choose.each(draft_KV)
-            kept = choose.judge(draft, draft_KV, text.read([said[-1], *draft]))
-            text.forget(len(draft) + 1 - len(kept))
-            new, kept = len(kept), _up_to_stop(kept[:room], stop_ids)
-            accepted = min(new - 1, len(kept))
-            # A text that ended did not ask for guesses behind its end; the end itself was one to guess.
-            drafted = min(len(draft), len(kept)) if kept[-1] in stop_ids else len(draft)
-            rounds.append(Round(drafted, accepted, len(kept)))
-            said += kept
+        new = len(prompt_ids)  # tokens that the target has read and the drafter's context lacks
+        while token_ids[-1] not in stop_ids and len(token_ids) < max_new_tokens and not give_up():
+            context = self._extend_context(context, target.feature_TF[:new], target.length - new)
+            room = max_new_tokens - len(token_ids)
+            draft = sampler.draft(self._draft(context, token_ids[-1], target.length)[:room])
+            # `kept` = accepted prefix + one token of the target's own. The target's cache then holds len(draft) + 1 new tokens, the
+            # anchor and the draft, of which len(kept) stay: the anchor and the accepted prefix. The target's own token is next
+            # round's anchor and not in the cache yet.
+            kept = sampler.verify(draft, target.forward([token_ids[-1], *draft.token_ids]))
+            target.crop(len(draft.token_ids) + 1 - len(kept))
+            new, kept = len(kept), up_to_stop(kept[:room], stop_ids)
+            rounds.append(round_of(len(draft.token_ids), new, kept, stop_ids))
+            token_ids += kept
         return Decoded(
-            token_ids=said,
+            token_ids=token_ids,
             rounds=tuple(rounds),
             prefill_seconds=prefilled - began,
             decode_seconds=time.perf_counter() - prefilled,
@@ -141,20 +133,21 @@ class Speculator:
 
     @torch.no_grad()
     def features(self, token_ids: Sequence[int]) -> torch.Tensor:
-        """What the drafter reads of a text, [T, F]."""
-        text = Reading(self._model, self._taps, self._width)
-        text.read(token_ids, keep=1)
-        return text.feature_TF
+        """The target's features of a text, [T, F]: what the drafter is given."""
+        target = CachedTarget(self._model, self._taps, self._feature_width)
+        target.forward(token_ids, keep=1)
+        return target.feature_TF
 
-    def _read_on(self, context: list[KeysValues] | None, feature_TF: torch.Tensor, start: int) -> list[KeysValues]:
-        """The context with the features of the tokens from position `start` on."""
+    def _extend_context(self, context: list[KeysValues] | None, feature_TF: torch.Tensor, start: int) -> list[KeysValues]:
+        """The drafter's keys and values with those of the tokens from position `start` on appended."""
         position_T = torch.arange(start, start + len(feature_TF), device=feature_TF.device)
         with self.autocast:
-            read = self._drafter.read(feature_TF.to(self._feature_dtype), position_T)
+            new = self._drafter.encode_context(feature_TF.to(self._feature_dtype), position_T)
         if context is None:
-            return read
+            return new
         return [
-            (torch.cat([k, more_k], 1), torch.cat([v, more_v], 1)) for (k, v), (more_k, more_v) in zip(context, read, strict=True)
+            (torch.cat([key, new_key], 1), torch.cat([value, new_value], 1))
+            for (key, value), (new_key, new_value) in zip(context, new, strict=True)
         ]
 
     def _draft(self, context: list[KeysValues], anchor_id: int, position: int) -> torch.Tensor:
@@ -179,35 +172,38 @@ def decode_alone(
     sampling: Sampling = GREEDY,
     seed: int = 0,
 ) -> Decoded:
-    """The same answer by the target without a drafter: what speculative decoding is measured against."""
+    """Continue one prompt by the target alone, token by token: the baseline of speculative decoding."""
     began = time.perf_counter()
-    text = Reading(model)
-    choose = Chooser(sampling, seed, model.device)
-    said = [choose.one(text.read(prompt_ids, keep=1)[-1])]
+    target = CachedTarget(model)
+    sampler = TokenSampler(sampling, seed, model.device)
+    token_ids = [sampler.next_token(target.forward(prompt_ids, keep=1)[-1])]
     prefilled = time.perf_counter()
-    while said[-1] not in stop_ids and len(said) < max_new_tokens:
-        said.append(choose.one(text.read([said[-1]])[-1]))
-    return Decoded(token_ids=said, rounds=(), prefill_seconds=prefilled - began, decode_seconds=time.perf_counter() - prefilled)
+    while token_ids[-1] not in stop_ids and len(token_ids) < max_new_tokens:
+        token_ids.append(sampler.next_token(target.forward([token_ids[-1]])[-1]))
+    decode_seconds = time.perf_counter() - prefilled
+    return Decoded(token_ids=token_ids, rounds=(), prefill_seconds=prefilled - began, decode_seconds=decode_seconds)
 
 
-class Reading:
-    """A text as the target has read it so far: it can read on, and forget the newest tokens."""
+class CachedTarget:
+    """The target with the KV cache of one text, which can be extended and cropped."""
 
-    def __init__(self, model: PreTrainedModel, taps: Taps | None = None, width: int = 0) -> None:
+    def __init__(self, model: PreTrainedModel, taps: Taps | None = None, feature_width: int = 0) -> None:
         self.length = 0
+        """Tokens in the cache."""
         self.feature_TF = torch.empty(0)
+        """Features of the tokens of the newest pass, where layers are tapped."""
         self._model: Any = model
         self._taps = taps
-        self._width = width
+        self._feature_width = feature_width
         self._cache = DynamicCache(config=model.config)
-        self._cache.activate_past_recording()  # or layers with a sliding window could not forget
+        self._cache.activate_past_recording()  # without it layers with a sliding window could not be cropped
 
-    def read(self, token_ids: Sequence[int], *, keep: int = 0) -> torch.Tensor:
-        """Logits [T, V] behind each of the tokens, or the last `keep`; all features, if they are tapped, are in `feature_TF`."""
+    def forward(self, token_ids: Sequence[int], *, keep: int = 0) -> torch.Tensor:
+        """Append tokens; returns the logits [T, V] behind each of them, or behind the last `keep`."""
         device, count = self._model.device, len(token_ids)
         if self.length:
-            self._cache.crop(0)  # layers with a sliding window let go of what has left it
-        self.feature_TF = torch.empty(count, self._width, dtype=self._model.dtype, device=device)
+            self._cache.crop(0)  # layers with a sliding window drop what has left it
+        self.feature_TF = torch.empty(count, self._feature_width, dtype=self._model.dtype, device=device)
         with self._taps.into(self.feature_TF) if self._taps else nullcontext():
             output = self._model(
                 input_ids=torch.tensor([list(token_ids)], device=device),
@@ -219,13 +215,7 @@ class Reading:
         self.length += count
         return output.logits[0]  # type: ignore[no-any-return]
 
-    def forget(self, tokens: int) -> None:
+    def crop(self, tokens: int) -> None:
+        """Remove the newest `tokens` from the cache."""
         self._cache.crop(-tokens)
         self.length -= tokens
-
-
-def _up_to_stop(token_ids: list[int], stop_ids: Sequence[int]) -> list[int]:
-    for place, token in enumerate(token_ids):
-        if token in stop_ids:
-            return token_ids[: place + 1]
-    return token_ids

@@ -1,1 +1,1 @@
-"""Features in, optimizer steps and checkpoints of the drafter out."""
+"""The drafter: its model, its loss, its training step, its checkpoints."""

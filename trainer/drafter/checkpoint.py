@@ -1,8 +1,7 @@
 """Checkpoints: written whole or not at all, refused by name when broken.
 
-A checkpoint is a folder `step-000000100` with the drafter's weights, the optimizer's state, the place in the data, and a manifest
-of checksums that is written last. It is made under another name, flushed to disk and renamed; only then does `latest` point to
-it.
+A checkpoint is a folder `step-000000100` that holds the drafter's weights, the optimizer's state, the train state, and a manifest
+of checksums that is written last. It is made under a temporary name, flushed to disk and renamed; only then does `latest` name it.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ FORMAT = 1
 
 
 class BrokenCheckpointError(ValueError):
-    """A checkpoint that is not whole; the message names it and says what is wrong."""
+    """A checkpoint that is incomplete or damaged; the message names it and says what is wrong."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,7 +56,8 @@ START = TrainState(step=0, next_seq=0, epoch=0, position=0, context_tokens=0, dr
 class Checkpoint:
     path: Path
     train_state: TrainState
-    facts: dict[str, Any]
+    metadata: dict[str, Any]
+    """JSON that says what it was trained for."""
     weights: dict[str, torch.Tensor]
     optimizer: dict[str, Any]
 
@@ -67,48 +67,49 @@ def write_checkpoint(
     train_state: TrainState,
     weights: dict[str, torch.Tensor],
     optimizer: dict[str, Any],
-    facts: dict[str, Any],
+    metadata: dict[str, Any],
     keep: int,
 ) -> Path:
-    """Write a checkpoint under `root`, point `latest` to it, then remove all but the newest `keep`. Raises `OSError`.
+    """Write a checkpoint under `root`, make `latest` name it, then remove all but the newest `keep`. Raises `OSError`.
 
-    `facts` go into it as they are (JSON): what it was trained for, so that a wrong one is not resumed from.
+    `metadata` (JSON) says what it was trained for, so that a resume can refuse a checkpoint of another run.
     """
     root.mkdir(parents=True, exist_ok=True)
-    _sweep(root)
+    _remove_leftovers(root)
     final = checkpoint_folder(root, train_state.step)
     partial = root / f"{final.name}.tmp.{os.getpid()}"
     partial.mkdir()
     try:
         _write_tensors(partial, weights, optimizer)
-        state = {"format": FORMAT, "place": asdict(train_state), "facts": facts}  # its name on disk is that of format 1
+        # The keys are those of format 1: checkpoints of 0.1 stay readable.
+        state = {"format": FORMAT, "place": asdict(train_state), "facts": metadata}
         (partial / "state.json").write_text(json.dumps(state, indent=1))
-        _seal(partial)
-        _put_in_place(partial, final)
+        _write_manifest(partial)
+        _publish(partial, final)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     write_atomic(root / "latest", f"{final.name}\n")
-    # Later steps than this one are those of an attempt that a resume overtook; they must not push this one out.
+    # Later steps belong to an attempt that a resume overtook; they do not count, or they would push this one out.
     for old in [path for path in list_checkpoints(root) if path.name <= final.name][:-keep]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
 def checkpoint_folder(root: Path, step: int) -> Path:
-    """Where the checkpoint of `step` lies."""
+    """Path of the checkpoint of `step`."""
     return root / f"step-{step:09d}"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """The checkpoints under `root`, oldest first, unfinished ones left out."""
+    """The finished checkpoints under `root`, by rising step."""
     return sorted(path for path in root.glob("step-*") if path.suffix == "" and path.is_dir())
 
 
 def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
-    """Read and verify one checkpoint. Raises `BrokenCheckpointError` when anything is missing, short or changed.
+    """Read and verify one checkpoint. Raises `BrokenCheckpointError` if a file is missing, short or changed.
 
-    Without its optimizer, which is twice the weights in memory, that file is verified all the same.
+    The optimizer's state takes twice the memory of the weights: `with_optimizer=False` verifies its file without loading it.
     """
     try:
         _verify(path)
@@ -118,7 +119,7 @@ def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
         return Checkpoint(
             path=path,
             train_state=TrainState(**state["place"]),
-            facts=state["facts"],
+            metadata=state["facts"],
             weights=load_file(path / "drafter.safetensors"),
             optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True) if with_optimizer else {},
         )
@@ -127,9 +128,9 @@ def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
 
 
 def newest_checkpoint(root: Path, *, with_optimizer: bool = True) -> tuple[Checkpoint | None, list[str]]:
-    """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was passed over.
+    """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was tried before it.
 
-    The one that `latest` names comes first: later steps may be of an attempt that a resume overtook.
+    The one that `latest` names counts as the newest: later steps may belong to an attempt that a resume overtook.
     """
     refused: list[str] = []
     for path in _newest_first(root):
@@ -140,8 +141,8 @@ def newest_checkpoint(root: Path, *, with_optimizer: bool = True) -> tuple[Check
     return None, refused
 
 
-def newest_facts(root: Path) -> dict[str, Any] | None:
-    """The `facts` of the newest checkpoint whose state can be read, which need not be whole; None where there is none."""
+def newest_metadata(root: Path) -> dict[str, Any] | None:
+    """`metadata` of the newest checkpoint whose state file can be read, its other files unverified; None without one."""
     for path in _newest_first(root):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             return dict(json.loads((path / "state.json").read_text())["facts"])
@@ -153,16 +154,17 @@ def _newest_first(root: Path) -> list[Path]:
 
 
 def folder_bytes(path: Path) -> int:
+    """Size of a checkpoint's files."""
     return sum(file.stat().st_size for file in path.iterdir())
 
 
 def when_written(path: Path) -> float:
-    """Unix time at which a checkpoint was whole. Raises `OSError`."""
+    """Unix time at which a checkpoint was complete: its manifest is written last. Raises `OSError`."""
     return (path / MANIFEST).stat().st_mtime
 
 
-def _sweep(root: Path) -> None:
-    """Remove what writers that are no more have left unfinished; a process writes one checkpoint at a time."""
+def _remove_leftovers(root: Path) -> None:
+    """Remove unfinished checkpoints of processes that have ended, and of this one, which writes one at a time."""
     for path in root.glob("*.tmp.*"):
         pid = path.name.rpartition(".")[2]
         if pid.isdecimal() and (int(pid) == os.getpid() or not psutil.pid_exists(int(pid))):
@@ -174,12 +176,12 @@ def _write_tensors(folder: Path, weights: dict[str, torch.Tensor], optimizer: di
     try:
         save_file({name: tensor.contiguous() for name, tensor in weights.items()}, folder / "drafter.safetensors")
         torch.save(optimizer, folder / "optimizer.pt")
-    except (SafetensorError, RuntimeError) as error:  # so both libraries tell of a full disk
+    except (SafetensorError, RuntimeError) as error:  # what safetensors and torch raise on a full disk
         raise OSError(f"the tensors cannot be written to {folder}: {error}") from error
 
 
-def _put_in_place(partial: Path, final: Path) -> None:
-    """Give a finished checkpoint its name. One of the same step, from before a resume, makes room and comes back if that fails."""
+def _publish(partial: Path, final: Path) -> None:
+    """Rename a finished checkpoint. One of the same step, from before a resume, is moved aside first and back if that fails."""
     before = final.with_name(f"{final.name}.before.tmp.{os.getpid()}")
     if final.exists():
         final.rename(before)
@@ -195,8 +197,8 @@ def _put_in_place(partial: Path, final: Path) -> None:
         shutil.rmtree(before, ignore_errors=True)
 
 
-def _seal(folder: Path) -> None:
-    """Flush every file to disk and write the manifest last."""
+def _write_manifest(folder: Path) -> None:
+    """Flush every file to disk, then write the manifest: where it is complete, so are they."""
     manifest = {}
     for file in sorted(folder.iterdir()):
         flush_to_disk(file)
@@ -213,11 +215,11 @@ def _verify(folder: Path) -> None:
     manifest = json.loads((folder / MANIFEST).read_text())
     if missing := FILES - manifest.keys():
         raise ValueError(f"its manifest does not name {', '.join(sorted(missing))}")
-    for name, facts in manifest.items():
+    for name, recorded in manifest.items():
         file = folder / name
-        if file.stat().st_size != facts["bytes"]:
-            raise ValueError(f"{name} has {file.stat().st_size} bytes instead of {facts['bytes']}")
-        if _digest(file) != facts["sha256"]:
+        if file.stat().st_size != recorded["bytes"]:
+            raise ValueError(f"{name} has {file.stat().st_size} bytes instead of {recorded['bytes']}")
+        if _digest(file) != recorded["sha256"]:
             raise ValueError(f"the checksum of {name} differs")
 
 

@@ -1,7 +1,10 @@
-"""Batches of features in, one optimizer step out: the drafter's side of the run, with its numbers.
+"""The drafter's training step: loss and gradients of one batch of features after another, an update when a step has enough.
 
-Losses of the batches of a step are added up before anything is divided, so packing changes nothing. One transfer from the device
-per step brings every number; it also makes the time that the step took the device's, not the launch's.
+Losses of a step's batches are added up before anything is divided, so that packing changes nothing. Everything that is recorded of
+a batch travels in one packed vector (`LossSums.packed`): reading it from the device is the step's only synchronisation, which
+also makes `step_seconds` the time that the device took and not the time that it took to launch the kernels.
+
+Shapes: B block size; T context tokens, F features, D hidden size.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import torch
 
 from trainer.config import TrainConfig
 from trainer.devices import precision_name
-from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
+from trainer.drafter.anchors import build_blocks, draw_anchors, generator_for
 from trainer.drafter.checkpoint import START, Checkpoint, TrainState
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
@@ -29,20 +32,22 @@ NON_FINITE = ("non_finite_features", "non_finite_loss", "non_finite_gradient")
 
 
 class DivergedError(RuntimeError):
-    """Training has gone wrong for good: features, loss or gradient were not finite for several steps in a row."""
+    """Features, loss or gradient were not finite for `SKIPS_IN_A_ROW` steps in a row: training cannot recover."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What a step did. `skipped` says why its update was left out, or is empty; `progress_ratio` how much of the run is done."""
+class StepResult:
+    """One optimizer step."""
 
     line: StepLine
     skipped: str
+    """Why the update was left out; "" if it was made."""
     progress_ratio: float
+    """Share of the run that is done."""
 
 
 class Learner:
-    """The drafter with its optimizer and its place in the data. Used by one thread."""
+    """The drafter, its optimizer and its train state. Used by one thread."""
 
     def __init__(self, drafter: Drafter, target: TargetWeights, config: TrainConfig, conversations: int, *, autocast: bool) -> None:
         self.drafter = drafter
@@ -50,33 +55,33 @@ class Learner:
         self._target = target
         self._config = config
         self._conversations = conversations
-        # The cache of casts is one for the process: another thread that leaves its autocast would clear it in the middle of a step.
+        # autocast's cache of casts is shared by all threads: another one leaving its autocast would clear it in mid-step.
         self._autocast = torch.autocast(target.head_VD.device.type, torch.bfloat16, enabled=autocast, cache_enabled=False)
         self._optimizer = Optimizer(drafter, config.optimizer)
-        self._numbers: list[torch.Tensor] = []
+        self._packed: list[torch.Tensor] = []
         self._pending = self.train_state
         self._skips: list[str] = []
         self._last_step = time.monotonic()
 
     @property
     def progress(self) -> float:
-        """How much of the run is done, 0 to 1: by steps or by visits of the data, whichever is further."""
+        """Share of the run that is done, 0 to 1: by steps or by visits of the data, whichever is further."""
         return self._progress_at(self.train_state)
 
     @property
     def is_done(self) -> bool:
-        """Whether the last step has been taken; otherwise the data's end decides."""
+        """Whether `max_steps` have been taken; without that limit the end of the data decides."""
         return self._config.max_steps is not None and self.train_state.step >= self._config.max_steps
 
     def restore(self, checkpoint: Checkpoint) -> None:
-        """Go on from a checkpoint of the same run."""
+        """Continue from a checkpoint of the same run."""
         self.drafter.load_state_dict(checkpoint.weights)
         self._optimizer.load_state_dict(checkpoint.optimizer)
         self.train_state = self._pending = checkpoint.train_state
 
     @contextlib.contextmanager
-    def resting(self) -> Iterator[None]:
-        """Around a pause between two steps: the time inside is no step's."""
+    def paused(self) -> Iterator[None]:
+        """Wraps a pause between two steps, and leaves its time out of `step_seconds`."""
         began = time.monotonic()
         try:
             yield
@@ -84,18 +89,18 @@ class Learner:
             self._last_step += time.monotonic() - began
 
     def state(self) -> tuple[dict[str, torch.Tensor], dict[str, object]]:
-        """The weights and the optimizer's state as they are now."""
+        """The drafter's and the optimizer's current state dicts."""
         return self.drafter.state_dict(), self._optimizer.state_dict()
 
-    def learn(self, features: FeatureBatch) -> Outcome | None:
-        """Take in one batch; once there are as many as a step needs, take the step and tell what it did."""
+    def learn(self, features: FeatureBatch) -> StepResult | None:
+        """Add one batch's gradients; with the last of `optimizer.accumulate` batches take the step and return its result."""
         batch = features.batch
         anchors = draw_anchors(batch, self._config.drafter.anchors, generator_for(self._config.seed, batch.seq))
-        blocks = lay_blocks(batch, *anchors, self._config.drafter.block_size)
+        blocks = build_blocks(batch, *anchors, self._config.drafter.block_size)
         with self._autocast:
-            parts = drafter_loss(self.drafter, self._target, features, blocks, self._config.loss)
-        parts.weighted.backward()  # type: ignore[no-untyped-call]
-        self._numbers.append(torch.cat([parts.numbers(), _is_broken(features).double()]))
+            sums = drafter_loss(self.drafter, self._target, features, blocks, self._config.loss)
+        sums.loss_sum.backward()  # type: ignore[no-untyped-call]
+        self._packed.append(torch.cat([sums.packed(), _has_non_finite(features).double()]))
         self._pending = replace(
             self._pending,
             next_seq=batch.seq + 1,
@@ -105,23 +110,23 @@ class Learner:
             draft_tokens=self._pending.draft_tokens + blocks.index_AB.numel(),
             samples=self._pending.samples + batch.samples,
         )
-        outcome = self._step() if len(self._numbers) == self._config.optimizer.accumulate else None
-        if outcome is None:
-            # The slot goes back to the target now, so the device must be done with it.
-            self._numbers[-1] = self._numbers[-1].cpu()
+        result = self._step() if len(self._packed) == self._config.optimizer.accumulate else None
+        if result is None:
+            # A target thread may overwrite the slot once it is released. Reading the vector, as a step does, waits for the device.
+            self._packed[-1] = self._packed[-1].cpu()
         features.release()
-        return outcome
+        return result
 
-    def finish(self) -> Outcome | None:
-        """The data is used up: the step over what is left of it, if anything is."""
+    def finish(self) -> StepResult | None:
+        """At the end of the data: take the step over the batches that are left, if there are any."""
         self._pending = replace(self._pending, epoch=self._config.batches.epochs, position=0)
-        if self._numbers:
+        if self._packed:
             return self._step()
         self.train_state = self._pending
         return None
 
     def raise_if_diverged(self) -> None:
-        """Raises `DivergedError` after too many steps in a row with something in them that is not finite."""
+        """Raises `DivergedError` if `SKIPS_IN_A_ROW` steps in a row met something that is not finite."""
         if len(self._skips) < SKIPS_IN_A_ROW:
             return
         if "non_finite_features" in self._skips:
@@ -130,32 +135,34 @@ class Learner:
                 "give --precision float32" if precision != "float32" else "its weights may be damaged, or try --precision bfloat16"
             )
             raise DivergedError(
-                f"{SKIPS_IN_A_ROW} steps in a row could not be taken, since target {self._config.target!r} in {precision} makes "
+                f"{SKIPS_IN_A_ROW} steps in a row were skipped because target {self._config.target!r} in {precision} produces "
                 f"features that are not finite: {way}"
             )
         raise DivergedError(
-            f"{SKIPS_IN_A_ROW} steps in a row had a loss or a gradient that is not finite: begin anew with a smaller "
+            f"{SKIPS_IN_A_ROW} steps in a row were skipped because loss or gradient was not finite: start again with a smaller "
             f"--optimizer.learning-rate than {self._config.optimizer.learning_rate:g}"
         )
 
-    def _step(self) -> Outcome:
+    def _step(self) -> StepResult:
         device = self._target.head_VD.device
-        total = torch.stack([numbers.to(device) for numbers in self._numbers]).sum(0)
-        norm = self._optimizer.average(total[1])
+        total = torch.stack([packed.to(device) for packed in self._packed]).sum(0)
+        norm = self._optimizer.average_gradients(total[1])
+        # [loss_sum, weight, hit(B-1), asked(B-1), kept(B-1), at_risk(B-1), broken, grad_norm]: float64, in which counts stay exact
+        # (float32 stops counting at 2^24). `tolist` waits for the device; it is the only such point of a step.
         loss_sum, weight, *counts, broken, grad_norm = torch.cat([total, norm.double()[None]]).tolist()
-        self._numbers = []
+        self._packed = []
         before = self.progress
         self.train_state = self._pending = replace(self._pending, step=self.train_state.step + 1)
-        skipped = _why_skip(broken, weight, loss_sum, grad_norm)
+        skipped = _skip_reason(broken, weight, loss_sum, grad_norm)
         if skipped:
-            self._optimizer.forget()
+            self._optimizer.zero_grad()
             rate = 0.0
         else:
-            # The rate of the step's middle: at its end the schedule of the last step, and so of a run of one, is at 0.
+            # The schedule at the middle of the step: at its end the rate of the last step, and so of a run of one, would be 0.
             rate = self._optimizer.step((before + self.progress) / 2, norm)
         self._skips = [*self._skips, skipped] if skipped in NON_FINITE else []
         line = self._line(loss_sum / weight if weight else math.nan, rate, grad_norm, counts)
-        return Outcome(line, skipped, self.progress)
+        return StepResult(line, skipped, self.progress)
 
     def _line(self, loss: float, rate: float, grad_norm: float, counts: list[float]) -> StepLine:
         now = time.monotonic()
@@ -186,18 +193,18 @@ class Learner:
         return min(1.0, max(by_data, by_steps))
 
 
-def _is_broken(features: FeatureBatch) -> torch.Tensor:
-    """Whether a NaN or an infinity is among the features, bool [1], on their device: nobody waits for it here.
+def _has_non_finite(features: FeatureBatch) -> torch.Tensor:
+    """Whether the features hold a NaN or an infinity: bool [1] on their device, without waiting for it.
 
-    The extremes show both, and reading them needs no mask of the features' size.
+    Minimum and maximum show either, and need no temporary mask of the features' size.
     """
-    whole = [tensor for tensor in (features.feature_TF, features.last_TD) if tensor is not None]
-    extremes = torch.stack([extreme for tensor in whole for extreme in tensor.aminmax()])
+    tensors = [tensor for tensor in (features.feature_TF, features.last_TD) if tensor is not None]
+    extremes = torch.stack([extreme for tensor in tensors for extreme in tensor.aminmax()])
     return ~extremes.isfinite().all(0, keepdim=True)
 
 
-def _why_skip(broken: float, weight: float, loss_sum: float, grad_norm: float) -> str:
-    """What is wrong with a step, the cause before what follows from it; "" if nothing is."""
+def _skip_reason(broken: float, weight: float, loss_sum: float, grad_norm: float) -> str:
+    """Why a step's update must be left out, the first cause first; "" if it need not be."""
     if broken:
         return "non_finite_features"
     if weight == 0:

@@ -1,7 +1,10 @@
-"""The DFlash drafter: features of the context and blocks of masks in, hidden states of the draft positions out.
+"""The DFlash drafter: from the context's features and masked blocks to the hidden states of the draft positions.
 
-Architecture and names are z-lab's (arXiv 2602.06036; tensors as in their checkpoints), so that a state dict loads where theirs
-does. The building blocks are transformers' Qwen3 ones, which their inference code uses too.
+Architecture and tensor names are z-lab's (arXiv 2602.06036), so that a state dict loads into their class and into the servers that
+read their checkpoints. The building blocks are those of transformers' Qwen3, which their inference code uses too.
+
+Shapes: T context tokens, Q draft positions, K = T + Q keys, N any of them, D hidden size, F = target layers x D features, H heads,
+d head size.
 """
 
 from __future__ import annotations
@@ -18,23 +21,23 @@ from trainer.config import DrafterConfig
 from trainer.errors import ConfigError
 
 Rope = tuple[torch.Tensor, torch.Tensor]
-"""Cosines and sines, each [N, d] for N positions and heads of d numbers."""
+"""Cosines and sines, each [N, d]."""
 KeysValues = tuple[torch.Tensor, torch.Tensor]
-"""One layer's keys, normed and turned to their positions, and its values, each [heads, N, d]."""
+"""One layer's keys, normed and rotated, and its values; each [H, N, d]."""
 
 
 def spread_layer_ids(layers: int, count: int) -> tuple[int, ...]:
-    """The `count` of `layers` target layers to tap, by DFlash's rule: from layer 1 to layer N-3, evenly.
+    """The target layers to tap by DFlash's rule: `count` of `layers`, evenly spaced from layer 1 to layer `layers` - 3.
 
-    Ids are 0-based outputs of decoder layers (`hidden_states[id + 1]` in transformers).
+    Ids count the outputs of decoder layers from 0: id i is `hidden_states[i + 1]` in transformers.
     """
     if count == 1:
         return (layers // 2,)
-    return tuple(round(1 + place * (layers - 4) / (count - 1)) for place in range(count))
+    return tuple(round(1 + i * (layers - 4) / (count - 1)) for i in range(count))
 
 
 def choose_layer_ids(layers: int, config: DrafterConfig) -> tuple[int, ...]:
-    """The tapped layers, checked against a target of `layers` layers. Raises `ConfigError`."""
+    """The target layers to tap: those that the config names, else by the rule. Raises `ConfigError` if the target lacks one."""
     ids = config.target_layer_ids or spread_layer_ids(layers, config.target_layers)
     if len(set(ids)) < len(ids) or min(ids) < 0:
         raise ConfigError(
@@ -42,21 +45,21 @@ def choose_layer_ids(layers: int, config: DrafterConfig) -> tuple[int, ...]:
             f"choose at most {max(1, layers - 3)} or name them with --drafter.target-layer-ids"
         )
     if max(ids) > layers - 2:
-        # The last layer's output means the normed state to some servers and the raw one to others.
+        # Servers disagree on the last layer's output: some read it after the final norm, others before.
         field = "drafter.target_layer_ids" if config.target_layer_ids else "the layers that drafter.target_layers asks for"
         raise ConfigError(f"{field} must lie between 0 and {layers - 2} for this target, got {max(ids)}")
     return ids
 
 
 def drafter_architecture(target: PretrainedConfig, config: DrafterConfig, layer_ids: tuple[int, ...], mask_id: int) -> Qwen3Config:
-    """The drafter's config: the target's shape and RoPE, Qwen3's style, DFlash's own keys.
+    """The drafter's config: shape and RoPE of the target, layers of Qwen3, and DFlash's own keys.
 
-    Equal to the target's where serving needs it: hidden size and vocabulary (its embedding and head are used), RoPE (or acceptance
-    collapses in silence). Raises `ConfigError` for a target that has none of it.
+    Hidden size and vocabulary must equal the target's, whose embedding and head the drafter uses. So must RoPE: with another base
+    acceptance collapses without an error. Raises `ConfigError` for a target that lacks one of them.
     """
     for needed in ("num_attention_heads", "intermediate_size", "rope_parameters", "max_position_embeddings"):
         if getattr(target, needed, None) is None:
-            raise ConfigError(f"a drafter takes its shape from the target's, and a {target.model_type!r} has no {needed}")
+            raise ConfigError(f"a drafter takes its shape from the target, and a {target.model_type!r} has no {needed}")
     heads = target.num_attention_heads
     return Qwen3Config(
         vocab_size=target.vocab_size,
@@ -78,17 +81,20 @@ def drafter_architecture(target: PretrainedConfig, config: DrafterConfig, layer_
 
 
 def _rope_of(target: PretrainedConfig) -> dict[str, Any]:
-    """The target's RoPE; of a target whose kinds of layer differ in it (Gemma 3), the full-attention layers'."""
+    """The target's RoPE. Where it differs by kind of layer (Gemma 3), that of the full-attention layers."""
     rope = dict(target.rope_parameters)
     rope = dict(rope["full_attention"]) if "full_attention" in rope else rope
     if rope.get("rope_type") in ("dynamic", "longrope"):
-        # transformers changes their frequencies in place with the length that it sees: packing and threads would disagree.
-        raise ConfigError(f"the target's RoPE is of the type {rope['rope_type']!r}, which packed batches cannot train for")
+        # transformers changes these frequencies in place with the longest text seen: packed batches and threads would disagree.
+        raise ConfigError(f"the target's RoPE is of type {rope['rope_type']!r}, which packed batches cannot train for")
     return rope
 
 
 class Attention(nn.Module):
-    """Draft positions attend to the context's fused features, as extra keys and values, and to their own block."""
+    """Attention of draft positions over the context's fused features, injected as keys and values, and their own block.
+
+    Non-causal: a position sees its whole block (mask tokens carry no future) and the context strictly before the anchor.
+    """
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
@@ -101,31 +107,40 @@ class Attention(nn.Module):
         self.q_norm = Qwen3RMSNorm(config.head_dim, eps=config.rms_norm_eps)
         self.k_norm = Qwen3RMSNorm(config.head_dim, eps=config.rms_norm_eps)
 
-    def read(self, rows_ND: torch.Tensor, rope: Rope) -> KeysValues:
-        """Keys and values of these rows, context or draft: one projection serves both."""
-        return _turn(self.k_norm(self._heads(self.k_proj(rows_ND))), rope), self._heads(self.v_proj(rows_ND))
+    def project_kv(self, hidden_ND: torch.Tensor, rope: Rope) -> KeysValues:
+        """Keys and values of context or draft positions: one pair of projections serves both."""
+        key_HNd = self.k_norm(self._split_heads(self.k_proj(hidden_ND)))
+        return apply_rotary_pos_emb(key_HNd, rope), self._split_heads(self.v_proj(hidden_ND))
 
     def forward(self, draft_QD: torch.Tensor, context: KeysValues, rope: Rope, mask_QK: torch.Tensor | None) -> torch.Tensor:
-        query = _turn(self.q_norm(self._heads(self.q_proj(draft_QD))), rope)
-        key, value = (torch.cat(both, dim=1) for both in zip(context, self.read(draft_QD, rope), strict=True))
-        if mask_QK is not None and query.is_cuda and len(key) < len(query):
-            # With a mask and grouped heads only the math kernel is left there, which keeps every score for backward.
-            key, value = (heads.repeat_interleave(len(query) // len(heads), 0) for heads in (key, value))
-        seen = F.scaled_dot_product_attention(
-            query[None], key[None].to(query.dtype), value[None].to(query.dtype), attn_mask=mask_QK, enable_gqa=True
+        query_HQd = apply_rotary_pos_emb(self.q_norm(self._split_heads(self.q_proj(draft_QD))), rope)
+        draft = self.project_kv(draft_QD, rope)
+        key_HKd, value_HKd = (torch.cat(parts, dim=1) for parts in zip(context, draft, strict=True))
+        if mask_QK is not None and query_HQd.is_cuda and len(key_HKd) < len(query_HQd):
+            # With a mask and grouped heads CUDA has only the math kernel, which keeps all Q x K scores for backward.
+            groups = len(query_HQd) // len(key_HKd)
+            key_HKd, value_HKd = key_HKd.repeat_interleave(groups, 0), value_HKd.repeat_interleave(groups, 0)
+        attended_1HQd = F.scaled_dot_product_attention(
+            query_HQd[None],
+            key_HKd[None].to(query_HQd.dtype),
+            value_HKd[None].to(query_HQd.dtype),
+            attn_mask=mask_QK,
+            enable_gqa=True,
         )
-        return self.o_proj(seen[0].transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
+        return self.o_proj(attended_1HQd[0].transpose(0, 1).flatten(1))  # type: ignore[no-any-return]
 
-    def _heads(self, rows_ND: torch.Tensor) -> torch.Tensor:
-        return rows_ND.view(len(rows_ND), -1, self.head_dim).transpose(0, 1)
-
-
-def _turn(heads: torch.Tensor, rope: Rope) -> torch.Tensor:
-    cos, sin = rope
-    return heads * cos + rotate_half(heads) * sin  # type: ignore[no-any-return]
+    def _split_heads(self, rows_NX: torch.Tensor) -> torch.Tensor:
+        """[N, H x d] to [H, N, d]."""
+        return rows_NX.view(len(rows_NX), -1, self.head_dim).transpose(0, 1)
 
 
-class Layer(nn.Module):
+def apply_rotary_pos_emb(heads_HNd: torch.Tensor, rope: Rope) -> torch.Tensor:
+    """RoPE: number i and number i + d/2 of a head are a point, turned by an angle that grows with the position."""
+    cos_Nd, sin_Nd = rope
+    return heads_HNd * cos_Nd + rotate_half(heads_HNd) * sin_Nd  # type: ignore[no-any-return]
+
+
+class DecoderLayer(nn.Module):
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
         self.self_attn = Attention(config)
@@ -139,7 +154,7 @@ class Layer(nn.Module):
 
 
 class Drafter(nn.Module):
-    """DFlash. It holds neither an embedding nor a head: both are the target's."""
+    """DFlash. It has neither an embedding nor a head of its own: both are the target's."""
 
     def __init__(self, config: Qwen3Config) -> None:
         super().__init__()
@@ -149,7 +164,7 @@ class Drafter(nn.Module):
         width = len(config.dflash_config["target_layer_ids"]) * config.hidden_size
         self.fc = nn.Linear(width, config.hidden_size, bias=False)
         self.hidden_norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
-        self.layers = nn.ModuleList(Layer(config) for _ in range(config.num_hidden_layers))
+        self.layers = nn.ModuleList(DecoderLayer(config) for _ in range(config.num_hidden_layers))
         self.norm = Qwen3RMSNorm(config.hidden_size, eps=config.rms_norm_eps)
         self.rotary = Qwen3RotaryEmbedding(config)
         self.apply(self._initialise)
@@ -162,17 +177,17 @@ class Drafter(nn.Module):
         draft_position_Q: torch.Tensor,
         mask_QK: torch.Tensor,
     ) -> torch.Tensor:
-        """`draft` over the context that `read` makes of the features: the forward of training."""
-        return self.draft(self.read(features_TF, context_position_T), draft_QD, draft_position_Q, mask_QK)
+        """The forward of training: every block of a batch at once. Shapes as in `encode_context` and `draft`."""
+        return self.draft(self.encode_context(features_TF, context_position_T), draft_QD, draft_position_Q, mask_QK)
 
-    def read(self, features_TF: torch.Tensor, position_T: torch.Tensor) -> list[KeysValues]:
-        """The context's keys and values, layer by layer, which nothing that follows in the text changes.
+    def encode_context(self, features_TF: torch.Tensor, position_T: torch.Tensor) -> list[KeysValues]:
+        """The context's keys and values in every layer; positions are absolute within a document.
 
-        Positions are absolute within a document.
+        Tokens do not attend to each other here, so that decoding caches the result and appends to it as the text grows.
         """
         context_TD = self.hidden_norm(self.fc(features_TF))
         rope = self._rope(context_TD, position_T)
-        return [layer.self_attn.read(context_TD, rope) for layer in self._layers]
+        return [layer.self_attn.project_kv(context_TD, rope) for layer in self._layers]
 
     def draft(
         self,
@@ -183,16 +198,16 @@ class Drafter(nn.Module):
     ) -> torch.Tensor:
         """Hidden states [Q, D] of the draft positions, ready for the target's head.
 
-        `draft_QD` are the target's embeddings of the blocks, and `mask_QK` (bool [Q, T + Q]) is True where a draft position may
-        look; without it, everywhere.
+        `draft_QD` are the target's embeddings of the blocks. `mask_QK` (bool) is True where a draft position may attend; without
+        it every position attends to everything, which is right for a single block.
         """
         rope = self._rope(draft_QD, position_Q)
-        for layer, read in zip(self._layers, context, strict=True):
-            draft_QD = layer(draft_QD, read, rope, mask_QK)
+        for layer, keys_values in zip(self._layers, context, strict=True):
+            draft_QD = layer(draft_QD, keys_values, rope, mask_QK)
         return self.norm(draft_QD)  # type: ignore[no-any-return]
 
     @property
-    def _layers(self) -> list[Layer]:
+    def _layers(self) -> list[DecoderLayer]:
         return list(self.layers)  # type: ignore[arg-type]
 
     def _rope(self, like_ND: torch.Tensor, position_N: torch.Tensor) -> Rope:

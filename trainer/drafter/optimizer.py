@@ -1,7 +1,7 @@
-"""One optimizer step: gradients of summed losses in, changed weights out.
+"""AdamW with warm-up, cosine schedule and clipping by norm, over gradients of summed losses.
 
-AdamW with a warm-up and a cosine over the run's progress, gradients clipped by norm. Losses are summed over the batches of a step
-and divided by their summed weight here, once, so that how samples were packed into batches makes no difference.
+Losses are summed over the batches of a step; their gradients are divided by the summed weight here, once, so that how samples were
+packed into batches makes no difference.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from trainer.config import OptimizerConfig
 
 
 def learning_rate_at(progress: float, config: OptimizerConfig) -> float:
-    """The rate at `progress` (0 to 1 of the run): up linearly during the warm-up, then down along half a cosine to 0."""
+    """The rate at `progress` (0 to 1 of the run): a linear warm-up, then half a cosine down to 0."""
     if progress < config.warmup_ratio:
         return config.learning_rate * progress / config.warmup_ratio
     rest = (progress - config.warmup_ratio) / max(1e-12, 1 - config.warmup_ratio)
@@ -24,7 +24,7 @@ def learning_rate_at(progress: float, config: OptimizerConfig) -> float:
 
 
 class Optimizer:
-    """AdamW over a drafter's float32 weights; norms (vectors) are not decayed."""
+    """AdamW over a drafter's float32 weights, without weight decay for vectors (the norms)."""
 
     def __init__(self, drafter: nn.Module, config: OptimizerConfig) -> None:
         self._config = config
@@ -35,23 +35,23 @@ class Optimizer:
         fused = self._parameters[0].device.type == "cuda"
         self._adam = torch.optim.AdamW(groups, lr=config.learning_rate, betas=(0.9, 0.95), fused=fused)
 
-    def average(self, weight: torch.Tensor) -> torch.Tensor:
-        """Divide the summed gradients by `weight` (a scalar tensor); returns their norm, still on the device."""
+    def average_gradients(self, weight: torch.Tensor) -> torch.Tensor:
+        """Divide the summed gradients by `weight`, a scalar tensor; returns their norm, which stays on the device."""
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
         torch._foreach_div_(gradients, weight.clamp(min=1e-12))
         return torch.nn.utils.get_total_norm(gradients)
 
     def step(self, progress: float, norm: torch.Tensor) -> float:
-        """Clip to the configured norm and update; returns the learning rate used."""
+        """Clip gradients of that `norm`, update the weights and drop the gradients; returns the learning rate used."""
         rate = learning_rate_at(progress, self._config)
         for group in self._adam.param_groups:
             group["lr"] = rate
         torch.nn.utils.clip_grads_with_norm_(self._parameters, self._config.clip, norm)
         self._adam.step()
-        self.forget()
+        self.zero_grad()
         return rate
 
-    def forget(self) -> None:
+    def zero_grad(self) -> None:
         """Drop the gradients without an update."""
         self._adam.zero_grad(set_to_none=True)
 
@@ -59,7 +59,7 @@ class Optimizer:
         return self._adam.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over the moments; decay and implementation stay those of this process."""
+        """Load step counts and moments. Weight decay and the choice of the fused kernel stay this process's own."""
         own = [{"weight_decay": group["weight_decay"], "fused": group["fused"]} for group in self._adam.param_groups]
         self._adam.load_state_dict(state)
         for group, settings in zip(self._adam.param_groups, own, strict=True):

@@ -20,8 +20,8 @@ from transformers import PreTrainedModel
 
 from trainer.decoding.acceptance_length import acceptance_length
 from trainer.decoding.generate import require_stop_token_ids
-from trainer.decoding.progress import AnswerProgress, say, shown
-from trainer.decoding.speculative import Speculator, seat
+from trainer.decoding.progress import AnswerProgress, print_line, show_progress
+from trainer.decoding.speculative import SpeculativeDecoder, prepare_for_decoding
 from trainer.devices import precision_name
 from trainer.errors import ConfigError
 from trainer.evaluate.compare import Answered, Terms, answer_both
@@ -45,7 +45,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
     output = _free_file(options.output)
     evaluation = check(options)
     for sentence in evaluation.warnings:
-        say(console, f"Warning: {sentence}")
+        print_line(console, f"Warning: {sentence}")
     if options.cpu_threads:
         torch.set_num_threads(options.cpu_threads)
     found = report(_answer(evaluation, console), evaluation.trained.drafter.block_size, compared=evaluation.compared)
@@ -55,7 +55,7 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
     else:
         show(evaluation, found, out)
     if found.bugs:
-        say(console, f"Warning: {verdict(evaluation, found)}")
+        print_line(console, f"Warning: {verdict(evaluation, found)}")
     if output:
         _write(output, told)
     return not found.bugs
@@ -63,18 +63,18 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
 
 def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
     """Load the target and answer every prompt, with the drafter and, if asked for, without."""
-    say(console, f"Loading target {evaluation.target.name!r} in {precision_name(evaluation.dtype)} on {evaluation.device}.")
+    print_line(console, f"Loading target {evaluation.target.name!r} in {precision_name(evaluation.dtype)} on {evaluation.device}.")
     model = evaluation.target.load(evaluation.dtype, evaluation.device)
     terms = _terms(evaluation, model)
-    drafter = seat(evaluation.trained.drafter, model)
+    drafter = prepare_for_decoding(evaluation.trained.drafter, model)
     answers: list[Answered] = []
     progress = AnswerProgress(len(evaluation.prompts), 0)
 
-    def told() -> str:
+    def status() -> str:
         length = acceptance_length([one for answer in answers for one in answer.drafted.rounds])
-        return progress.told(f"acceptance length {number(length, '.2f')}")
+        return progress.status(f"acceptance length {number(length, '.2f')}")
 
-    with Speculator(model, drafter) as speculator, shown(console, progress, told) as advance:
+    with SpeculativeDecoder(model, drafter) as speculator, show_progress(console, progress, status) as advance:
         for answered in answer_both(model, speculator, evaluation.prompts, terms):
             answers.append(answered)
             advance(len(answered.drafted.token_ids), 1)
@@ -131,12 +131,12 @@ def show(evaluation: Evaluation, found: Report, out: Console) -> None:
     where = f"{how}, {precision_name(evaluation.dtype)} on {evaluation.device}"
     out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target.name} ({where})"))
     if evaluation.split:
-        say(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")
+        print_line(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")
     for sentence in (*found.drafting(), verdict(evaluation, found)):
-        say(out, sentence)
+        print_line(out, sentence)
     if left_out := evaluation.left_out:
         reasons = ", ".join(f"{count} {reason.replace('_', ' ')}" for reason, count in left_out.most_common())
-        say(out, f"Prompts left out: {reasons}.")
+        print_line(out, f"Prompts left out: {reasons}.")
 
 
 def verdict(evaluation: Evaluation, found: Report) -> str:

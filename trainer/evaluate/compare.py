@@ -13,7 +13,7 @@ from trainer.data.chat_template import Chat
 from trainer.data.conversations import Rejected
 from trainer.data.prompts import Prompt
 from trainer.decoding.sampling import GREEDY, Sampling
-from trainer.decoding.speculative import Decoded, Speculator, decode_alone
+from trainer.decoding.speculative import Decoded, SpeculativeDecoder, decode_alone
 from trainer.errors import ConfigError
 from trainer.evaluate.lossless import Divergence, find_divergence
 
@@ -74,7 +74,9 @@ def read_prompts(chat: Chat, prompts: Sequence[Prompt], limit: int) -> tuple[lis
     return asked, left_out
 
 
-def answer_both(model: PreTrainedModel, speculator: Speculator, prompts: Sequence[Asked], terms: Terms) -> Iterator[Answered]:
+def answer_both(
+    model: PreTrainedModel, speculator: SpeculativeDecoder, prompts: Sequence[Asked], terms: Terms
+) -> Iterator[Answered]:
     """Answer each prompt with the drafter and alone, now this first and now that: a machine that drifts then favours neither."""
     warm_up = replace(terms, max_new_tokens=min(_WARM_UP_TOKENS, terms.max_new_tokens), stop_ids=())
     _answer(model, speculator, prompts[0], warm_up, drafter_first=True)
@@ -87,7 +89,7 @@ def answer_both(model: PreTrainedModel, speculator: Speculator, prompts: Sequenc
 
 
 def _answer(
-    model: PreTrainedModel, speculator: Speculator, prompt: Asked, terms: Terms, *, drafter_first: bool
+    model: PreTrainedModel, speculator: SpeculativeDecoder, prompt: Asked, terms: Terms, *, drafter_first: bool
 ) -> tuple[Decoded, Decoded | None]:
     """With the drafter, and alone if that is wanted."""
     how: dict[str, Any] = {

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from transformers import PreTrainedModel
 
-from trainer.decoding.speculative import Reading
+from trainer.decoding.speculative import CachedTarget
 
 # Newest tokens over which rounding is measured. The blocks that were verified are of other sizes: hence some slack.
 _REREAD = 16
@@ -64,9 +64,9 @@ def find_divergence(
 def _reread(model: PreTrainedModel, token_ids: Sequence[int]) -> tuple[torch.Tensor, float]:
     """The target's logits [V] behind a text read in one pass, and the most by which one differs if the end comes token by token."""
     portions = min(_REREAD, len(token_ids) - 1)
-    at_once_TV = Reading(model).read(token_ids, keep=portions + 1).float()
+    at_once_TV = CachedTarget(model).forward(token_ids, keep=portions + 1).float()
     smallest = float(at_once_TV.abs().max()) * torch.finfo(model.dtype).eps
-    slow = Reading(model)
-    rows = [slow.read(token_ids[: len(token_ids) - portions], keep=1)]
-    rows += [slow.read([token]) for token in token_ids[len(token_ids) - portions :]]
+    slow = CachedTarget(model)
+    rows = [slow.forward(token_ids[: len(token_ids) - portions], keep=1)]
+    rows += [slow.forward([token]) for token in token_ids[len(token_ids) - portions :]]
     return at_once_TV[-1], max(smallest, float((at_once_TV - torch.cat(rows).float()).abs().max()))

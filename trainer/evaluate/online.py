@@ -24,9 +24,9 @@ from transformers import PreTrainedModel, Qwen3Config
 from trainer.config import LossConfig
 from trainer.data.held_out import HeldOut
 from trainer.decoding.acceptance_length import acceptance_by_position, acceptance_length
-from trainer.decoding.speculative import Decoded, Speculator, seat
-from trainer.drafter.anchors import draw_anchors, generator_for, lay_blocks
-from trainer.drafter.learner import Outcome
+from trainer.decoding.speculative import Decoded, SpeculativeDecoder, prepare_for_decoding
+from trainer.drafter.anchors import build_blocks, draw_anchors, generator_for
+from trainer.drafter.learner import StepResult
 from trainer.drafter.loss import drafter_loss, estimated_acceptance_length
 from trainer.drafter.model import Drafter
 from trainer.record.format import EvaluationLine
@@ -65,8 +65,8 @@ class Evaluator:
         thread_start: Callable[[], object] = lambda: None,
     ) -> None:
         self._model = model
-        self._copy = seat(Drafter(drafter), model)
-        self._speculator = Speculator(model, self._copy)
+        self._copy = prepare_for_decoding(Drafter(drafter), model)
+        self._speculator = SpeculativeDecoder(model, self._copy)
         self._held_out = held_out
         self._listener = listener
         self._every = every
@@ -92,10 +92,10 @@ class Evaluator:
             self._thread.join(JOIN_SECONDS)
         self._speculator.close()
 
-    def measure_if_due(self, outcome: Outcome, drafter: nn.Module) -> None:
+    def measure_if_due(self, result: StepResult, drafter: nn.Module) -> None:
         """Begin to measure the drafter after a step, if it is due; if the last one is still measured, this one is left out."""
-        step, estimate = outcome.line.step, outcome.line.estimated_acceptance_length
-        if not outcome.skipped and math.isfinite(estimate):
+        step, estimate = result.line.step, result.line.estimated_acceptance_length
+        if not result.skipped and math.isfinite(estimate):
             self._estimates.append(estimate)
         if step % self._every:
             return
@@ -157,11 +157,11 @@ class Evaluator:
                 return None
             batch = held.to(device)
             anchor_A, used_A = draw_anchors(batch, self._anchors, generator_for(0, batch.seq))
-            blocks = lay_blocks(batch, anchor_A[used_A], used_A[used_A], self._copy.block_size)
+            blocks = build_blocks(batch, anchor_A[used_A], used_A[used_A], self._copy.block_size)
             features = FeatureBatch(batch, self._speculator.features(batch.token_T.tolist()))
             with self._speculator.autocast:
-                parts = drafter_loss(self._copy, weights, features, blocks, LossConfig())
-            kept, at_risk = kept + parts.kept, at_risk + parts.at_risk
+                sums = drafter_loss(self._copy, weights, features, blocks, LossConfig())
+            kept, at_risk = kept + sums.kept, at_risk + sums.at_risk
         return estimated_acceptance_length(kept.tolist(), at_risk.tolist()) if self._held_out.conversations else None
 
     def _line(
@@ -195,6 +195,6 @@ class Unmeasured:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def measure_if_due(self, outcome: Outcome, drafter: nn.Module) -> None: ...
+    def measure_if_due(self, result: StepResult, drafter: nn.Module) -> None: ...
 
     def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None: ...

@@ -138,8 +138,8 @@ def _whole(folder: Path) -> Checkpoint:
 
 
 def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
-    identity, config = checkpoint.facts.get("identity", {}), checkpoint.facts.get("config", {})
-    run = checkpoint.facts.get("run") or _run_json(checkpoint.path)
+    identity, config = checkpoint.metadata.get("identity", {}), checkpoint.metadata.get("config", {})
+    run = checkpoint.metadata.get("run") or _run_json(checkpoint.path)
     data = run.get("data") or {}
     return Trained(
         drafter=drafter_with(_architecture(checkpoint), checkpoint.weights, checkpoint.path),
@@ -164,7 +164,7 @@ def _from_checkpoint(checkpoint: Checkpoint) -> Trained:
 
 def _architecture(checkpoint: Checkpoint) -> Qwen3Config:
     """The drafter's config out of the checkpoint; older ones do not hold it, so that it is made from the target's again."""
-    facts = checkpoint.facts
+    facts = checkpoint.metadata
     try:
         if "drafter" in facts:
             return Qwen3Config.from_dict(facts["drafter"])

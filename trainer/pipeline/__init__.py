@@ -1,1 +1,1 @@
-"""Generators in, the same on threads of their own out, joined by bounded queues that measure themselves."""
+"""Plain generators on threads of their own, joined by bounded queues; both measure themselves."""

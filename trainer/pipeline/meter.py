@@ -1,4 +1,4 @@
-"""Where the time of one thread goes: busy, waiting for input, waiting for output."""
+"""Books the time of one thread: busy, waiting for input, waiting for output."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ThreadState = Literal["busy", "waiting_input", "waiting_output", "paused"]
 Clock = Callable[[], float]
 
 
-class _Book(NamedTuple):
+class _Totals(NamedTuple):
     state: ThreadState | None
     since: float
     busy: float
@@ -28,7 +28,7 @@ class _Book(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class MeterStats:
-    """Where a thread's time went so far, in seconds, the part still in progress included; `progress` is a clock time."""
+    """A thread's time so far, in seconds, the state in progress included; `progress` is the clock's time of the last progress."""
 
     state: ThreadState | None
     busy: float
@@ -37,18 +37,18 @@ class MeterStats:
     progress: float
     items: int
     item_counts: tuple[int, ...] = ()
-    """Items by the busy time that each took: one number for each of the meter's bounds, one more for those above the last."""
+    """Histogram of items by the busy time of each: a count for each of the meter's bounds, and one for items above the last."""
     item_busy: float = 0.0
-    """Busy time of those items, all together."""
+    """Busy time of all those items."""
 
 
 class Meter:
-    """Books the time of one thread by state, a pause's nowhere. Only that thread writes; anybody may read at any time.
+    """Books the time of one thread by state; paused time is booked nowhere. Only that thread writes; any thread may read.
 
-    `item_bounds` are busy seconds, rising, by which the items that were handed on are told apart.
+    `item_bounds` are rising busy seconds: the bounds of the histogram of delivered items.
 
-    The lock is held for a microsecond. Without it a reader that comes between the writer's look at the clock and its entry would
-    book that moment under the old state, and the next reading would go back: Prometheus takes that for a restart.
+    The lock is held for a microsecond. Without it a reader that came between the writer's reading of the clock and its entry would
+    book that moment under the old state, and the counter would go back at the next read: Prometheus takes that for a restart.
     """
 
     def __init__(self, clock: Clock = time.monotonic, item_bounds: Sequence[float] = ()) -> None:
@@ -58,52 +58,53 @@ class Meter:
         self._item_busy = 0.0
         self._lock = threading.Lock()
         now = clock()
-        self._book = _Book(None, now, 0.0, 0.0, 0.0, now, 0)
+        self._totals = _Totals(None, now, 0.0, 0.0, 0.0, now, 0)
 
     def enter(self, state: ThreadState | None) -> None:
-        """From now on the thread is in `state`; None when it has ended."""
+        """Switch to `state`; None when the thread has ended."""
         with self._lock:
-            self._book = _settled(self._book, self._clock())._replace(state=state)
+            self._totals = _settled(self._totals, self._clock())._replace(state=state)
 
     def progressed(self, items: int = 0) -> None:
-        """The thread took an item in, or handed `items` on."""
+        """The thread took an item, or delivered `items`."""
         with self._lock:
             now = self._clock()
-            self._book = _settled(self._book, now)._replace(progress=now, items=self._book.items + items)
+            self._totals = _settled(self._totals, now)._replace(progress=now, items=self._totals.items + items)
             if items:
-                busy = self._book.busy - self._item_busy
+                busy = self._totals.busy - self._item_busy
                 self._item_counts[bisect_left(self._item_bounds, busy / items)] += items
-                self._item_busy = self._book.busy
+                self._item_busy = self._totals.busy
 
     @contextmanager
     def waiting(self, state: ThreadState) -> Iterator[None]:
-        """Book the time inside as a wait. Its end counts as progress, or a long wait would look like a long time on one item."""
-        before = self._book.state
+        """Book the time inside as `state`. Its end counts as progress, or a long wait would look like a long time on one item."""
+        before = self._totals.state
         self.enter(state)
         try:
             yield
         finally:
             with self._lock:
                 now = self._clock()
-                self._book = _settled(self._book, now)._replace(state=before, progress=now)
+                self._totals = _settled(self._totals, now)._replace(state=before, progress=now)
 
     def read(self) -> MeterStats:
+        """The totals, as if the state in progress ended now."""
         with self._lock:
-            book = _settled(self._book, self._clock())
+            totals = _settled(self._totals, self._clock())
             counts, busy = tuple(self._item_counts), self._item_busy
-        waits = (book.waiting_input, book.waiting_output)
-        return MeterStats(book.state, book.busy, *waits, book.progress, book.items, counts, busy)
+        waits = (totals.waiting_input, totals.waiting_output)
+        return MeterStats(totals.state, totals.busy, *waits, totals.progress, totals.items, counts, busy)
 
 
-def _settled(book: _Book, now: float) -> _Book:
-    """The book with the time since its last change added to the state that it is in."""
-    spent = now - book.since
-    match book.state:
+def _settled(totals: _Totals, now: float) -> _Totals:
+    """The totals with the time since the last change added to the present state."""
+    spent = now - totals.since
+    match totals.state:
         case "busy":
-            return book._replace(busy=book.busy + spent, since=now)
+            return totals._replace(busy=totals.busy + spent, since=now)
         case "waiting_input":
-            return book._replace(waiting_input=book.waiting_input + spent, since=now)
+            return totals._replace(waiting_input=totals.waiting_input + spent, since=now)
         case "waiting_output":
-            return book._replace(waiting_output=book.waiting_output + spent, since=now)
+            return totals._replace(waiting_output=totals.waiting_output + spent, since=now)
         case _:
-            return book._replace(since=now)
+            return totals._replace(since=now)

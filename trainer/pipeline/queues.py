@@ -1,7 +1,7 @@
-"""The bounded queue between two stages, which measures itself.
+"""The bounded queue between two stages. It measures its own fill, and books the waits of its readers and writers.
 
-Writers put items, readers get them; it is bounded in items and bytes, and ends when every writer is done. It knows nothing of
-what it carries: an item may tell its size by `nbytes`. `Meter` is where a thread's time is booked: busy, or waiting on a queue.
+A queue is bounded in items and in bytes, and ends when every writer is done. It knows nothing of what it carries, except that an
+item may have a size, `nbytes`.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from trainer.pipeline.meter import Meter
 
 T = TypeVar("T")
 
-# A wait looks up this often, so that a signal's handler in the main thread gets its turn.
-_GLANCE_SECONDS = 0.1
+# Waits wake up this often to poll `give_up`, which a signal's handler may have turned true.
+_POLL_SECONDS = 0.1
 
 
 class Cancelled(BaseException):
-    """The queue was cancelled under a reader or a writer. Not an `Exception`, so that no stage swallows it."""
+    """Raised in readers and writers of a cancelled queue. Not an `Exception`, so that no stage catches it by accident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,16 @@ class QueueStats:
 
     @property
     def fill_ratio(self) -> float:
-        """How near the queue is to either of its limits, 0 to 1."""
+        """Fill by items or by bytes, whichever is closer to its limit: 0 to 1."""
         return min(1.0, max(self.items / self.capacity_items, self.bytes / self.capacity_bytes))
 
 
 class Queue(Generic[T]):
-    """First in, first out, bounded in items and bytes; an item above the byte limit passes when it is alone."""
+    """First in, first out, bounded in items and bytes. An item above the byte limit passes when the queue is empty.
+
+    One condition serves readers and writers: whoever changes the queue wakes all of them, and each checks again. With a handful of
+    threads a queue that is cheaper than two conditions, between which a wake-up could be lost.
+    """
 
     def __init__(self, name: str, capacity_items: int, capacity_bytes: int) -> None:
         self.name = name
@@ -53,11 +57,11 @@ class Queue(Generic[T]):
         self._items: deque[T] = deque()
 
     def open(self, writers: int) -> None:
-        """Say how many writers there will be; the queue ends when as many have called `writer_done`."""
+        """Set the number of writers; the queue ends when each of them has called `writer_done`."""
         self._writers = writers
 
     def put(self, item: T, meter: Meter) -> None:
-        """Hand `item` on; waits for room, and books the wait. Raises `Cancelled`."""
+        """Append `item`, waiting for room; the wait is booked on `meter`. Raises `Cancelled`."""
         with self._changed:
             if not (self._has_room(item) or self._cancelled):
                 with meter.waiting("waiting_output"):
@@ -71,10 +75,10 @@ class Queue(Generic[T]):
             self._changed.notify_all()
 
     def get(self, meter: Meter, give_up: Callable[[], bool] = lambda: False) -> T:
-        """The next item; waits for one, and books the wait.
+        """Take the next item, waiting for one; the wait is booked on `meter`.
 
-        Raises `StopIteration` when every writer is done and nothing is left, or when `give_up()` turns true while waiting,
-        `Cancelled` when the queue was cancelled, and `RuntimeError` when it ended with a gap.
+        Raises `StopIteration` when every writer is done and nothing is left, or when `give_up()` returns True during the wait;
+        `Cancelled` when the queue was cancelled; `RuntimeError` when an ordered queue ended with a gap in its numbers.
         """
         with self._changed:
             if not (self._is_ready() or self._is_over()):
@@ -84,7 +88,9 @@ class Queue(Generic[T]):
                 raise Cancelled(self.name)
             if not self._is_ready():
                 if self._writers == 0 and self._count:
-                    raise RuntimeError(f"queue '{self.name}' ended with a gap: what comes before its last {self._count} never came")
+                    raise RuntimeError(
+                        f"queue '{self.name}' ended with a gap: the item before its last {self._count} was never written"
+                    )
                 raise StopIteration
             item = self._pop()
             self._count -= 1
@@ -94,12 +100,13 @@ class Queue(Generic[T]):
             return item
 
     def writer_done(self) -> None:
+        """To be called by each writer when it will put nothing more."""
         with self._changed:
             self._writers -= 1
             self._changed.notify_all()
 
     def cancel(self) -> None:
-        """End every wait with `Cancelled` and let go of what is in the queue."""
+        """End every wait with `Cancelled` and drop the items, whose memory is freed."""
         with self._changed:
             self._cancelled = True
             self._drop_all()
@@ -107,11 +114,12 @@ class Queue(Generic[T]):
             self._changed.notify_all()
 
     def read(self) -> QueueStats:
+        """The present fill. Takes no lock: a scrape never delays a stage, and may see `items` and `bytes` an item apart."""
         return QueueStats(self.name, self._count, self._capacity_items, self._bytes, self._capacity_bytes)
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
         while not condition():
-            self._changed.wait(_GLANCE_SECONDS)
+            self._changed.wait(_POLL_SECONDS)
 
     def _is_over(self) -> bool:
         return self._cancelled or self._writers == 0
@@ -143,9 +151,10 @@ N = TypeVar("N", bound=Numbered)
 
 
 class OrderedQueue(Queue[N]):
-    """Hands items on by their number `seq`, from `first_seq` on without a gap, in whatever order they come in.
+    """Delivers items by their number `seq`, from `first_seq` on without a gap, in whatever order they arrive.
 
-    The item whose turn it is always finds room, or writers that hold later ones would wait for it for ever.
+    The item whose turn it is always finds room. Otherwise a queue full of later items would deadlock: the reader waits for that
+    item, and its writer for room. The queue may therefore exceed its bounds by that one item.
     """
 
     def __init__(self, name: str, capacity_items: int, capacity_bytes: int, first_seq: int = 0) -> None:

@@ -1,7 +1,7 @@
-"""Puts plain generators on threads of their own, joined by queues.
+"""Runs plain generators as stages on threads of their own, joined by queues.
 
 A stage is a function from an iterator to an iterator; it knows nothing of threads, queues or measuring. `Stages` owns the threads.
-The first failure anywhere cancels every queue, and leaving the `with` block joins all threads and raises it, with its stage's name.
+The first failure anywhere cancels every queue; leaving the `with` block joins all threads and raises it with its stage's name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StageStats:
-    """A stage's threads added up, in thread-seconds since it began. The times add up to threads x lifetime, pauses left out."""
+    """Sums over a stage's threads, in thread-seconds. Busy and both waits add up to threads x lifetime, less pauses."""
 
     name: str
     threads: int
@@ -38,9 +38,9 @@ class StageStats:
     waiting_input_seconds: float
     waiting_output_seconds: float
     seconds_since_progress: float
-    """Since any of its threads took an item in or handed one on."""
+    """Since the last time that any of its threads took or delivered an item."""
     seconds_on_item: float
-    """Longest time that one of its threads has been busy without progress; 0 while all wait or have ended."""
+    """Longest present time that one of its threads has been busy without progress; 0 while all wait or have ended."""
     running: int
     """Threads that have not ended."""
     item_counts: tuple[int, ...] = ()
@@ -50,9 +50,10 @@ class StageStats:
 
 
 class Stages:
-    """The threads of a pipeline, as a context manager. Each calls `thread_start` first; `clock` counts seconds, never back.
+    """The threads of a pipeline, as a context manager.
 
-    `item_bounds` are busy seconds, rising, by which items are told apart in `StageStats.item_counts`.
+    Each thread calls `thread_start` first. `clock` is monotonic, in seconds. `item_bounds` are rising busy seconds, the bounds of
+    the histogram `StageStats.item_counts`.
     """
 
     def __init__(
@@ -72,14 +73,14 @@ class Stages:
         self._lock = threading.Lock()
         self._closed = False
         self.failed_stage: str | None = None
-        """Known once the `with` block has been left by an error."""
+        """Set when the `with` block is left because of an error."""
 
     def start(self, name: str, source: Iterable[T] | Queue[T], *functions: StageFunction[T, U], into: Queue[U]) -> Queue[U]:
-        """Run each of `functions` on a thread of its own, from `source` (a queue that all share, or any iterable) into `into`."""
+        """Run each of `functions` on a thread of its own; all read `source` (a queue, or any iterable) and write to `into`."""
         into.open(writers=len(functions))
         with self._lock:
             self._queues.append(into)
-            if self._failure is not None:  # an earlier stage has already failed and cancelled the queues that there were
+            if self._failure is not None:  # an earlier stage has failed already, and could not cancel this queue
                 into.cancel()
         self._meters[name] = [Meter(self._clock, self._item_bounds) for _ in functions]
         for number, (function, meter) in enumerate(zip(functions, self._meters[name], strict=True)):
@@ -90,7 +91,7 @@ class Stages:
         return into
 
     def consume(self, name: str, source: Queue[T], give_up: Callable[[], bool] = lambda: False) -> Iterator[T]:
-        """The caller's own thread as the last stage: what it does with an item counts as busy. Ends when `give_up()` is true."""
+        """Make the caller's thread the last stage: its time with an item counts as busy. Ends when `give_up()` returns True."""
         meter = Meter(self._clock, self._item_bounds)
         self._meters[name] = [meter]
         self._consumer = name
@@ -99,7 +100,7 @@ class Stages:
             for item in _read(source, meter, give_up):
                 try:
                     yield item
-                finally:  # the caller may leave its loop here
+                finally:  # the caller may break out of its loop: the item counts all the same
                     meter.progressed(1)
                 if give_up():
                     break
@@ -107,23 +108,25 @@ class Stages:
             meter.enter(None)
 
     def paused(self) -> AbstractContextManager[None]:
-        """Around a pause of the consumer, on its thread: the time inside counts neither as busy nor as a wait."""
+        """Wraps a pause on the consumer's thread: its time counts neither as busy nor as a wait."""
         (meter,) = self._meters[str(self._consumer)]
         return meter.waiting("paused")
 
     def has_failed(self) -> bool:
-        """Whether a stage has raised, so that there is nothing more to consume."""
+        """Whether a stage has raised, after which there is nothing more to consume."""
         return self._failure is not None
 
     def close(self) -> None:
-        """What is under way is not wanted any more: let go of the queues. What a stage raises from now on does not count."""
+        """End the pipeline: cancel the queues, and ignore what a stage raises from now on. Items in flight are dropped."""
         self._closed = True
         self._cancel()
 
     def read(self) -> list[StageStats]:
+        """The stages in the order they were started, waits in progress included."""
         return [_add_up(name, [meter.read() for meter in meters], self._clock()) for name, meters in list(self._meters.items())]
 
     def read_queues(self) -> list[QueueStats]:
+        """The queues in the order of the stages that write to them."""
         return [queue.read() for queue in list(self._queues)]
 
     def __enter__(self) -> Stages:
@@ -135,7 +138,7 @@ class Stages:
         stuck = self._join()
         complaint = f"these threads did not end within {JOIN_SECONDS:g} s: {', '.join(stuck)}"
         if self._failure is None:
-            if stuck:  # Python cannot end them; the process can
+            if stuck:  # Python cannot end a thread; daemon threads end with the process
                 log.warning(complaint)
             return
         self.failed_stage, first = self._failure
@@ -148,7 +151,7 @@ class Stages:
             try:
                 raise first
             finally:
-                first.__context__ = context  # not `Cancelled`, which only brought the main thread here
+                first.__context__ = context  # without `Cancelled`, which only carried the failure to this thread
 
     def _run(self, name: str, function: StageFunction[T, U], source: Iterable[T] | Queue[T], into: Queue[U], meter: Meter) -> None:
         meter.enter("busy")

@@ -22,8 +22,8 @@ from rich.console import Console
 from trainer.config import DatasetConfig, Precision
 from trainer.data.chat_template import Chat
 from trainer.data.prompts import Prompt, fingerprint_prompts, load_prompts
-from trainer.decoding.generate import Questions, Stride, answer_all, require_stop_token_ids
-from trainer.decoding.progress import AnswerProgress, say, shown
+from trainer.decoding.generate import DecodeStep, RequestQueue, generate_answers, require_stop_token_ids
+from trainer.decoding.progress import AnswerProgress, print_line, show_progress
 from trainer.decoding.sampling import Sampling
 from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.errors import ConfigError, require
@@ -134,29 +134,29 @@ def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
     console = console or Console(stderr=True)
     plan = _check(config)
     if plan.target.note:
-        say(console, plan.target.note)
+        print_line(console, plan.target.note)
     folder = working_folder(plan.output)
     with open_answers(folder, plan.made_with()) as (answers, warnings):
         for warning in warnings:
-            say(console, warning)
+            print_line(console, warning)
         free_place(config.output, "folder")  # once more: only now can no other process make it
         if len(answers):
-            say(console, f"Found {len(answers):,} answers in {folder}: going on from there.")
+            print_line(console, f"Found {len(answers):,} answers in {folder}: going on from there.")
         longest = (plan.target.description.max_positions or sys.maxsize) - config.max_new_tokens
         dialogues = Dialogues(plan.prompts, answers, plan.chat, turns=config.turns, longest=longest)
         try:
             _ask(plan, dialogues, console)
         except KeyboardInterrupt:
             if len(answers):
-                say(console, f"Stopped: {len(answers):,} answers are kept in {folder}. The same command goes on from them.")
+                print_line(console, f"Stopped: {len(answers):,} answers are kept in {folder}. The same command goes on from them.")
             raise
         sizes = _write(plan, dialogues, answers)
         shutil.rmtree(folder, ignore_errors=True)
     train, held_out = sizes["train"], sizes.get("held_out", 0)
     wrote = f"Wrote {train + held_out:,} conversations to {plan.output}: {train:,} to train on, {held_out:,} held out."
-    say(console, f"{wrote} {_left_out(plan, dialogues).sentences()}".rstrip())
+    print_line(console, f"{wrote} {_left_out(plan, dialogues).sentences()}".rstrip())
     if config.held_out_ratio and (few := few_held_out(held_out)):
-        say(console, few)
+        print_line(console, few)
     return plan.output
 
 
@@ -181,35 +181,35 @@ def _check(config: PrepareConfig) -> _Plan:
 
 def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
     """Ask the target everything that has no answer yet."""
-    questions = Questions()
+    requests = RequestQueue()
     for number in range(len(dialogues)):
-        if question := dialogues.next_question(number, lambda sentence: say(console, sentence)):
-            questions.put(question)
-    if not questions:
+        if request := dialogues.next_question(number, lambda sentence: print_line(console, sentence)):
+            requests.put(request)
+    if not requests:
         return
     if plan.config.cpu_threads:
         torch.set_num_threads(plan.config.cpu_threads)
-    progress = AnswerProgress(len(dialogues), len(dialogues) - len(questions))
-    say(console, f"Loading target {plan.config.target!r} in {precision_name(plan.precision)} on {plan.device}.")
-    strides = _answers(plan, plan.target.load(plan.precision, plan.device), questions)
-    with shown(console, progress, lambda: progress.told(progress.rate())) as advance:
-        for stride in strides:
+    progress = AnswerProgress(len(dialogues), len(dialogues) - len(requests))
+    print_line(console, f"Loading target {plan.config.target!r} in {precision_name(plan.precision)} on {plan.device}.")
+    steps = _answers(plan, plan.target.load(plan.precision, plan.device), requests)
+    with show_progress(console, progress, lambda: progress.status(progress.rate())) as advance:
+        for step in steps:
             done = 0
-            for answer in stride.answers:
+            for answer in step.answers:
                 following = dialogues.hear(answer)
                 if following:
-                    questions.put(following)
+                    requests.put(following)
                 done += following is None
-            advance(stride.tokens, done)
+            advance(step.tokens, done)
 
 
-def _answers(plan: _Plan, model: Any, questions: Questions) -> Iterator[Stride]:
+def _answers(plan: _Plan, model: Any, requests: RequestQueue) -> Iterator[DecodeStep]:
     config, chat = plan.config, plan.chat
     stop_ids = require_stop_token_ids(model, config.target, chat.end_token_id(), chat.eos_id)
     try:
-        yield from answer_all(
+        yield from generate_answers(
             model,
-            questions,
+            requests,
             stop_ids=stop_ids,
             max_new_tokens=config.max_new_tokens,
             batch_size=config.batch_size,

@@ -16,7 +16,7 @@ import numpy as np
 from trainer.data.chat_template import Chat, Tokenised
 from trainer.data.conversations import Rejected
 from trainer.data.prompts import Prompt
-from trainer.decoding.generate import Answer, Question
+from trainer.decoding.generate import Answer, Request
 from trainer.prepare.answer_store import Answers, Said
 
 
@@ -48,7 +48,7 @@ class Dialogues:
     def __len__(self) -> int:
         return len(self._prompts)
 
-    def next_question(self, number: int, warn: Callable[[str], None] = lambda _: None) -> Question | None:
+    def next_question(self, number: int, warn: Callable[[str], None] = lambda _: None) -> Request | None:
         """What is to be asked next of a prompt, if anything. `warn` is told of the first that is left out for each reason."""
         prompt, said = self._prompts[number], self._answers.of(number)
         if len(said) == self._wanted(prompt) or (said and not said[-1].finished):
@@ -61,9 +61,9 @@ class Dialogues:
                 warn(f"{where} is left out: {token_ids.detail}. Others like it are only counted.")
             counter[token_ids.reason] += 1
             return None
-        return Question((number, len(said)), np.array(token_ids, dtype=np.int64))
+        return Request((number, len(said)), np.array(token_ids, dtype=np.int64))
 
-    def hear(self, answer: Answer) -> Question | None:
+    def hear(self, answer: Answer) -> Request | None:
         """Keep an answer; returns what is to be asked next of the same prompt."""
         text = self._chat.decode(answer.token_ids)
         self._answers.add(answer.key[0], Said(text=text, token_ids=answer.token_ids, finished=answer.finished))

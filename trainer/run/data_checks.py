@@ -18,7 +18,7 @@ from trainer.data.answer_spans import THINK_END
 from trainer.data.chat_template import TEMPLATE_ERRORS, Chat
 from trainer.data.conversations import Message, Rejected, to_messages
 from trainer.data.samples import tokenise, tokenise_messages
-from trainer.drafter.loss import decay_for
+from trainer.drafter.loss import default_gamma
 from trainer.errors import ConfigError
 from trainer.target.load import Target
 from trainer.target.provenance import mismatches
@@ -194,7 +194,7 @@ def _asks_for_thoughts(tokenizer: PreTrainedTokenizerFast, template_args: Mappin
 
 def warn_of_gamma(config: LossConfig, block_size: int) -> Iterator[str]:
     """A warning where the decay along a block is far from the usual one for its size."""
-    usual = decay_for(block_size)
+    usual = default_gamma(block_size)
     if config.gamma is not None and not usual / 2 <= config.gamma <= 2 * usual:
         effect = "almost as much as the early ones that they depend on" if config.gamma > usual else "next to nothing"
         yield (

@@ -100,7 +100,7 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
     if checkpoint is None:
         raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
     for name, now in plan.identity().items():
-        before = checkpoint.facts.get("identity", {}).get(name)
+        before = checkpoint.metadata.get("identity", {}).get(name)
         if before != now:
             raise ConfigError(
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"

@@ -7,7 +7,7 @@ from typing import Any
 
 import orjson
 
-from trainer.drafter.checkpoint import newest_facts
+from trainer.drafter.checkpoint import newest_metadata
 from trainer.errors import ConfigError
 
 
@@ -34,5 +34,5 @@ def read_facts(folder: Path) -> dict[str, Any]:
 
 def config_of(folder: Path) -> dict[str, Any]:
     """The config that a resume of this run starts from: that of the attempt which wrote its newest checkpoint."""
-    facts = newest_facts(folder / "checkpoints") or read_facts(folder)
+    facts = newest_metadata(folder / "checkpoints") or read_facts(folder)
     return dict(facts["config"])

@@ -16,7 +16,7 @@ import torch
 from transformers import Qwen3Config
 
 from trainer.config import DrafterConfig
-from trainer.drafter.checkpoint import newest_facts
+from trainer.drafter.checkpoint import newest_metadata
 from trainer.errors import ConfigError
 from trainer.formats.load import Trained, load_trained
 from trainer.run.lookup import find_run
@@ -65,7 +65,7 @@ def read_warm_start(name: str, runs: str) -> WarmStart:
 
 def resumed_shape(name: str, runs: str) -> Qwen3Config | None:
     """The architecture of the drafter that run `name` trains, as its checkpoints hold it; None where they are too old for that."""
-    facts = newest_facts(find_run(name, Path(runs)) / "checkpoints") or {}
+    facts = newest_metadata(find_run(name, Path(runs)) / "checkpoints") or {}
     return Qwen3Config.from_dict(facts["drafter"]) if "drafter" in facts else None
 
 
