@@ -93,9 +93,9 @@ def test_a_file_that_others_can_get_at_is_warned_of(
     assert TOKEN.decode() not in caplog.text
 
 
-@pytest.mark.parametrize("header", [b"Bearer " + TOKEN, b"bearer " + TOKEN, b"BEARER   " + TOKEN + b" "])
-def test_the_right_header(header: bytes) -> None:
-    assert is_authorized(header, TOKEN)
+def test_the_right_header() -> None:
+    for header in (b"Bearer " + TOKEN, b"bearer " + TOKEN, b"BEARER   " + TOKEN + b" "):
+        assert is_authorized(header, TOKEN), header
 
 
 WRONG = [
@@ -104,9 +104,8 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize("header", WRONG)
-def test_wrong_headers(header: bytes) -> None:
-    assert not is_authorized(header, TOKEN)
+def test_wrong_headers() -> None:
+    assert [header for header in WRONG if is_authorized(header, TOKEN)] == []
 
 
 def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
