@@ -38,7 +38,7 @@ SAFE_HEADERS = {
 }
 
 # Any address of 127.0.0.0/8, before a port or the end.
-_IPV4_LOOPBACK = re.compile(r"127(?:\.[0-9]{1,3}){3}(?=:|$)")
+_IPV4_LOOPBACK = re.compile(r"^127(?:\.[0-9]{1,3}){3}(?=:|$)")
 
 
 class SafeResponses:
