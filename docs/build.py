@@ -1,4 +1,4 @@
-"""`python -m docs.build`: writes what the pages of docs/ say of the code, from the code itself; `--check` only compares.
+"""`python -m docs.build`: fills in what the pages of docs/ say about the code, from the code itself; `--check` only compares.
 
 A generated part stands between `<!-- generated: NAME -->` and `<!-- end -->`; all around it is written by hand.
 """
@@ -10,6 +10,8 @@ import re
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+
+from docs import record_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = Path(__file__).parent
@@ -46,7 +48,15 @@ def _first_sentence(path: Path) -> str:
     return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
 
-PARTS: dict[str, dict[str, Callable[[], str]]] = {"layout.md": {"files": files}}
+PARTS: dict[str, dict[str, Callable[[], str]]] = {
+    "layout.md": {"files": files},
+    "record.md": {
+        "steps": record_tables.steps,
+        "telemetry": record_tables.telemetry,
+        "events": record_tables.events,
+        "evaluation": record_tables.evaluation,
+    },
+}
 
 
 def page(name: str) -> str:

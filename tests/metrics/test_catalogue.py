@@ -1,16 +1,13 @@
 """Every entry of the catalogue keeps to Prometheus' naming rules and to our own, and the rules find what breaks them."""
 
-import re
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from tests.support.metric_rules import NAMED_TWICE, complaints
 from trainer.metrics.catalogue.index import CATALOGUE, GROUPS, step_columns
 from trainer.metrics.catalogue.metric import OPEN_LABELS, Metric
 
-RECORD = Path(__file__).parents[2] / "docs" / "record.md"
 GOOD = Metric(
     name="wait_seconds",
     kind="gauge",
@@ -104,9 +101,3 @@ def test_no_number_is_declared_twice() -> None:
     assert [name for name, times in Counter(metric.name for metric in CATALOGUE).items() if times > 1] == []
     assert [column for column, times in Counter(column for column, _ in step_columns()).items() if times > 1] == []
     assert len(set(CATALOGUE)) == len(CATALOGUE)
-
-
-def test_columns_are_fields_of_the_record() -> None:
-    steps = RECORD.read_text().partition("## steps.jsonl")[2].partition("\n## ")[0]
-    fields = {name for line in steps.splitlines() if line.startswith("| `") for name in re.findall(r"`(\w+)`", line.split("|")[1])}
-    assert {column for column, _ in step_columns()} <= fields

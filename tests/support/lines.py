@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from trainer.record.format import StepLine, TelemetryLine
+from trainer.record.format import EVENT_KINDS, StepLine, TelemetryLine
 
 
 def step_of(step: int, **changed: Any) -> StepLine:
@@ -45,3 +45,9 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
         except json.JSONDecodeError:
             continue
     return rows
+
+
+def unknown_to_the_format(event: dict[str, Any]) -> set[str]:
+    """What an event of a run says beyond its kind: its name if it is of none, else the fields that its kind lacks."""
+    kind = next((kind for kind in EVENT_KINDS if kind.name == event["event"]), None)
+    return event.keys() - {"attempt", "time", "event", "step", "message", *kind.fields} if kind else {event["event"]}

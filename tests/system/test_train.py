@@ -13,6 +13,7 @@ import datasets
 import pytest
 from safetensors.torch import load_file
 
+from tests.support.lines import unknown_to_the_format
 from trainer.__main__ import EXIT_FAILED, EXIT_UNUSABLE, main
 from trainer.cli import read_train_config
 from trainer.drafter import checkpoint as checkpoints
@@ -53,7 +54,9 @@ def run(data: str, runs: Path, *more: str) -> None:
 
 
 def lines(runs: Path, name: str, file: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (runs / name / file).read_text().splitlines()]
+    rows = [json.loads(line) for line in (runs / name / file).read_text().splitlines()]
+    assert file != "events.jsonl" or [unknown for row in rows if (unknown := unknown_to_the_format(row))] == []
+    return rows
 
 
 def weights(runs: Path, name: str) -> dict[str, Any]:

@@ -46,15 +46,19 @@ class StepLine:
     seq: int
     """Number of the newest batch in it, from 0."""
     elapsed: float | None = None
-    """Seconds since the attempt began; `RunRecord.step` fills it in."""
+    """Seconds since the attempt began; not known until the line is written."""
     epoch: float
     """Visits of the data, as a fraction: 1.5 is half-way through the second."""
     loss: float
+    """In the unit that `run.json` names as `loss_unit`."""
     learning_rate: float
+    """Of the optimizer, at the middle of the step; 0 where its update was left out."""
     grad_norm: float
+    """Norm of the gradient before clipping."""
     position_accuracy: tuple[float | None, ...]
-    """One for each position 1 … block_size - 1; null where the step had no draft token."""
+    """Share of draft tokens that equal the data's, for position 1 … block_size - 1; null where the step had none there."""
     estimated_acceptance_length: float
+    """Tokens kept per round, the bonus token included, as estimated from accuracy."""
     context_tokens: int
     """Read by the target, counted over the run, resumes included."""
     draft_tokens: int
@@ -62,6 +66,7 @@ class StepLine:
     samples: int
     """Conversations, counted over the run, once per visit."""
     step_seconds: float
+    """Wall time since the step before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +123,15 @@ class TelemetryLine:
     """What holds the run back."""
 
 
+@dataclass(frozen=True, slots=True)
+class EventKind:
+    """A kind of event: a line of `events.jsonl` has its `name` as `event`, `step`, `message`, and the event's own `fields`."""
+
+    name: str
+    meaning: str
+    fields: tuple[str, ...] = ()
+
+
 Line = StepLine | EvaluationLine | TelemetryLine
 AnyLine = TypeVar("AnyLine", StepLine, EvaluationLine, TelemetryLine)
 
@@ -157,6 +171,34 @@ def _fits(value: Any, hint: Any) -> bool:
         return isinstance(value, tuple) and all(_fits(item, inner[0]) for item in value)
     kind = int | float if hint is float else origin or hint
     return isinstance(value, kind) and (hint is bool or not isinstance(value, bool))
+
+
+EVENT_KINDS: Final = (
+    EventKind("started", "The run began."),
+    EventKind("resumed", "A new attempt went on from a checkpoint.", ("command", "git_commit", "versions", "config")),
+    EventKind("checkpoint", "A checkpoint was written.", ("path", "bytes", "seconds")),
+    EventKind("checkpoint_failed", "A checkpoint could not be written; training went on."),
+    EventKind(
+        "evaluated",
+        "Acceptance was measured by decoding held-out prompts; see below.",
+        tuple(name for name in field_names(EvaluationLine) if name != "step"),
+    ),
+    EventKind("evaluation_failed", "An evaluation failed; training went on."),
+    EventKind(
+        "dropped", "Conversations were left out: an event for the first, then for each ten times as many.", ("reason", "count")
+    ),
+    EventKind("skipped", "The update of a step was left out.", ("reason",)),
+    EventKind("warning", "Something that a person should know."),
+    EventKind("stalled", "A stage, or the run as a whole, has made no progress for too long.", ("stage", "seconds")),
+    EventKind("checkpoint_requested", "A checkpoint was requested over HTTP.", ("reason",)),
+    EventKind("pause_requested", "A pause was requested over HTTP.", ("reason",)),
+    EventKind("resume_requested", "The end of a pause was requested over HTTP.", ("reason",)),
+    EventKind("stop_requested", "The run's end was requested over HTTP.", ("reason",)),
+    EventKind("paused", "A pause began.", ("reason",)),
+    EventKind("unpaused", "A pause ended, after so many seconds.", ("reason", "seconds")),
+    EventKind("finished", "The run came to its end, or was stopped."),
+    EventKind("failed", "The run failed.", ("stage", "error", "traceback")),
+)
 
 
 def strict(value: Any) -> Any:
