@@ -198,7 +198,7 @@ BAD = {
     "block of one": (["--drafter.block-size", "1"], "at least 2 (one anchor, one guess), got 1"),
     "end token as mask": (["--drafter.mask-token-id", "257"], "257"),
     "pad token as mask": (["--drafter.mask-token-id", "258"], "258"),
-    "common token as mask": (["--drafter.mask-token-id", "101"], "got 101 (e), which 24 of the 24 conversations looked at hold"),
+    "common token as mask": (["--drafter.mask-token-id", "101"], "got 101 (e), which 24 of the 24 conversations examined hold"),
     "no such layer": (["--drafter.target-layer-ids", "1", "9"], "must lie between 0 and 6 for this target, got 9"),
     "nothing to begin with": (["--from", "nothing"], "'nothing' is no folder and no run in"),
     "too many layers": (["--drafter.target-layers", "50"], "target_layers"),

@@ -128,7 +128,7 @@ def test_a_run_is_stopped_in_order_even_while_it_is_paused(data: str, tmp_path: 
 
 
 def test_a_stage_that_fails_ends_the_pause(data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, paused = targets.Target._run, threading.Event()
+    whole, paused = targets.FeatureExtractor._run, threading.Event()
 
     def fail(self: Any, batch: Any, feature_TF: Any) -> None:
         if batch.seq >= 2:
@@ -136,7 +136,7 @@ def test_a_stage_that_fails_ends_the_pause(data: str, tmp_path: Path, monkeypatc
             raise ZeroDivisionError("made to fail")
         whole(self, batch, feature_TF)
 
-    monkeypatch.setattr(targets.Target, "_run", fail)
+    monkeypatch.setattr(targets.FeatureExtractor, "_run", fail)
     with ControlledRun(data, tmp_path, "failed", "--max-steps", "500") as run:
         paused.set()
         assert run.worker.ended(LONG) == EXIT_FAILED
