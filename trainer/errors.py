@@ -1,4 +1,4 @@
-"""What was asked for and cannot work, as a sentence with the value and the way out; and the exit codes."""
+"""Errors of configuration, as sentences with the value and the way out, and how flags are named in them."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ EXIT_INTERRUPTED = 130
 
 
 class ConfigError(Exception):
-    """What the user gave cannot work; the message is one sentence with the value and the way out. The command exits with 2.
+    """The user's input cannot work; the message is one sentence with the value and the way out. The command exits with 2.
 
-    No `ValueError`: tyro catches those, and would say in a box that a class cannot be made.
+    Not a `ValueError`: tyro catches those, and would report that a class cannot be constructed.
     """
 
 

@@ -1,1 +1,1 @@
-"""The files of a run in, tables and curves that lose no spike out."""
+"""Reads the records of runs: tables of their numbers, and curves that lose no spike however long a run is."""

@@ -27,9 +27,9 @@ LARGEST_STEP = 2**53  # the largest that a float tells from the next
 
 
 def rows_of(lines: Sequence[bytes]) -> tuple[list[Row], int]:
-    """The JSON objects in `lines`, and how many lines could not be read as one.
+    """The JSON objects in `lines`, and how many lines hold none.
 
-    A line is unreadable where a crash tore it and a resumed run wrote on behind it.
+    That happens where a crash tore a line and the resumed run wrote on behind it.
     """
     try:
         parsed = orjson.loads(b"[" + b",".join(lines) + b"]")
@@ -47,14 +47,14 @@ def _loads_or_none(line: bytes) -> Any:
 
 
 def number(value: Any) -> float:
-    """A value of the record as a float: non-finite where it is written as a string, MISSING where it is no number at all."""
+    """A value of the record as a float; MISSING where it is neither a number nor a word for one."""
     if isinstance(value, int | float):
         return float(value)
     return NOT_FINITE.get(value, MISSING) if isinstance(value, str) else MISSING
 
 
 def numbers(values: Sequence[Any]) -> F32:
-    """`number` of each value, fast where all of them are plain numbers or None."""
+    """`number` of each value, (N,); fast where all of them are plain numbers or None."""
     if None in values:
         values = [MISSING if value is None else value for value in values]
     try:
@@ -82,7 +82,7 @@ def step_numbers(rows: Sequence[Row]) -> tuple[I64, F64, tuple[str, ...], F32]:
     longest list has. Raises ValueError for a row whose step has no place in a chart.
     """
     if any(type(row.get("step")) is not int for row in rows):  # a call for each row would cost a second per million
-        raise ValueError("a step is no whole number")
+        raise ValueError("a step is not a whole number")
     attempts = np.array([row.get("attempt") or 0 for row in rows], dtype=np.int64)
     axes = np.stack([_axis(rows, name) for name in STEP_AXES], axis=1)
     if (np.abs(axes[:, 0]) > LARGEST_STEP).any():
@@ -134,8 +134,8 @@ def _flat(row: Row) -> Iterable[tuple[str, float]]:
             yield f"devices.{device.get('index')}.{field}", number(device.get(field))
 
 
-def honest(row: Row) -> tuple[Row, dict[str, str]]:
-    """A row as it may be sent to a browser: "NaN" and its like become None, and are named in the second value by their field."""
+def json_safe(row: Row) -> tuple[Row, dict[str, str]]:
+    """A row for the browser: words such as "NaN" become None; the second value has them by the name of their field."""
     flags: dict[str, str] = {}
     clean: Row = {}
     for name, field in row.items():

@@ -1,4 +1,4 @@
-"""Rows in, buckets out: how a million numbers become a thousand without losing a spike, a NaN or the newest value.
+"""Downsampling: puts a million rows into a thousand buckets without losing a spike, a NaN or the newest value.
 
 A bucket covers the keys from `start` up to, not including, `start + width`. Its edges depend on the width alone, never on how
 many rows there are, so the picture of the past stays as it is while a run grows. A axes, B buckets, C columns, N rows.
@@ -20,7 +20,7 @@ INFINITY = np.float32(np.inf)
 
 @dataclass(frozen=True)
 class Buckets:
-    """What is kept of the rows in each bucket. `low`, `high`, `total` and `last` are of the finite values alone.
+    """What each bucket keeps of its rows. `low`, `high`, `total` and `last` are of the finite values alone.
 
     A column without a finite value in a bucket has count 0, `low` +inf, `high` -inf and `last` NaN there.
     """

@@ -26,11 +26,11 @@ CLOCK_AHEAD_SECONDS = 5.0
 KINDS = {"events": EVENTS, "steps": STEPS, "telemetry": TELEMETRY}
 """Kinds of lines, as the page calls them."""
 ENDED = ("finished", "failed")
-TURNS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
+TRANSITIONS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
 
 
 class Run:
-    """A run that somebody looks at. `advance` is called by one reader thread; everything else by any thread, under `lock`."""
+    """An opened run. One reader thread calls `advance`; any thread may call everything else, under `lock`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -41,7 +41,7 @@ class Run:
         self.events_seen = 0
         self.evaluations = Evaluations()
         self.newest: dict[str, Row] = {}  # the newest row of each file
-        self.turn: Row = {}  # the newest event that began or ended an attempt
+        self.transition: Row = {}  # the newest event that began or ended an attempt
         self.resumed_config: Row = {}  # of the newest resume that says it
         self.unreadable = 0
         self.trouble = ""  # a sentence, where lines do not follow the contract
@@ -56,7 +56,7 @@ class Run:
         self._facts: dict[str, Any] = {}
 
     def open(self) -> None:
-        """Reads a short record whole; looks at a long one in places, so that its first chart need not wait."""
+        """Read a short record whole, and a long one in places, so that its first chart need not wait."""
         if any(size_of(tail.path) > PREVIEW_FROM_BYTES for tail in self._every_tail()):
             self._look_first()
             return
@@ -69,15 +69,15 @@ class Run:
             ("telemetry", Table(parse.TELEMETRY_AXES), append_telemetry),
         ):
             rows, _ = parse.rows_of([line for tail in self._tails[name] for line in scattered_lines(tail.path, PREVIEW_PLACES)])
-            take_in(rows, partial(append, table))
+            append_valid(rows, partial(append, table))
             self.first_look[name] = table
         last = {name: last_rows(self.folder, kind) for name, kind in KINDS.items()}
         self.newest = {name: rows[-1] for name, rows in last.items() if rows}
-        self.turn = last_turn(last["events"])
+        self.transition = last_transition(last["events"])
 
     @property
     def replaced(self) -> bool:
-        """Whether the files are no longer those that were read: another run has taken the folder."""
+        """Whether the files are no longer those that were read: the folder now holds another run."""
         return any(tail.replaced for tail in self._every_tail())
 
     def _every_tail(self) -> list[Tail]:
@@ -85,19 +85,19 @@ class Run:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """run.json; {} until it is there and whole."""
+        """`run.json`; {} until it can be read."""
         if not self._facts:
             self._facts = read_facts(self.folder)
         return self._facts
 
     def advance(self) -> bool:
-        """Takes in what is new, one chunk of each file; True where more is waiting. Raises nothing: `trouble` tells."""
+        """Read what is new, one chunk of each kind; True where there is more to read. Never raises: see `trouble`."""
         try:
             fresh = {name: parse.rows_of(split(read_on(tails))) for name, tails in self._tails.items()}
             with self.lock:
                 return self._take(fresh)
-        except Exception as error:  # of this run alone: the reader thread serves the others too
-            self._tell(f"A part of this record could not be read ({type(error).__name__}: {error}).")
+        except Exception as error:  # only this run suffers: the reader thread serves the others too
+            self._report(f"A part of this record could not be read ({type(error).__name__}: {error}).")
             return False
 
     def _take(self, fresh: dict[str, tuple[list[Row], int]]) -> bool:
@@ -108,7 +108,7 @@ class Run:
             self._take_rows(name, rows)
         for tail in self._every_tail():
             if tail.endless:
-                self._tell(f"{tail.path.name} holds a line that does not end; nothing is read beyond it.")
+                self._report(f"{tail.path.name} holds a line that does not end; nothing is read beyond it.")
         came = any(rows or bad for rows, bad in fresh.values())
         more = came and any(tail.behind for tail in self._every_tail())
         if came or self.first_look:
@@ -122,14 +122,14 @@ class Run:
 
     def _take_rows(self, name: str, rows: list[Row]) -> None:
         tables = {"steps": self.steps, "telemetry": self.telemetry}
-        last, wrong = take_in(rows, partial(APPENDS[name], tables[name]) if name in tables else self._take_events)
+        last, wrong = append_valid(rows, partial(APPENDS[name], tables[name]) if name in tables else self._take_events)
         if last is not None:
             self._last[name] = last
         if wrong:
-            self._tell(f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out.")
+            self._report(f"Some lines of this record are not as docs/record.md says ({wrong}); they are left out.")
 
-    def _tell(self, trouble: str) -> None:
-        """Only a new sentence is news: one that comes with every look would keep the streams busy."""
+    def _report(self, trouble: str) -> None:
+        """Only a new sentence raises `version`: one that is found at every read would keep the streams busy."""
         if trouble != self.trouble:
             self.trouble = trouble
             self.version += 1
@@ -138,7 +138,7 @@ class Run:
         self.events = (self.events + rows)[-EVENTS_KEPT:]
         self.events_seen += len(rows)
         self.evaluations.take(rows)
-        self.turn = last_turn(rows) or self.turn
+        self.transition = last_transition(rows) or self.transition
         configs = [row.get("config") for row in rows if row.get("event") == "resumed"]
         self.resumed_config = next((config for config in reversed(configs) if isinstance(config, dict)), self.resumed_config)
 
@@ -149,7 +149,7 @@ class Run:
         return series.tokens_from(self.table("steps"))
 
     def loading(self) -> dict[str, Any] | None:
-        """How far a long record is read; None once it is."""
+        """How much of a long record is read; None once all of it is."""
         if not self.first_look:
             return None
         total = sum(max(tail.size, 1) for tail in self._every_tail())
@@ -157,22 +157,22 @@ class Run:
         return {"ratio": round(done / total, 4), "bytes": total}
 
     def events_from(self, seen: int) -> list[Row]:
-        """The events after the first `seen` ones, as far as they are kept."""
+        """The events after the first `seen`, as far as they are kept."""
         return self.events[max(0, seen - (self.events_seen - len(self.events))) :]
 
     def head(self) -> dict[str, Any]:
-        """Everything about the run that is one number or one sentence; small enough to go with every tick."""
-        step, flags = parse.honest(self.newest.get("steps", {}))
-        speaking, state = standing(self.newest.get("telemetry", {}), self.turn)
-        tick, _ = parse.honest(speaking)
-        resumed = attempt_of(self.turn) > attempt_of(step)
+        """The state of the run in single numbers and sentences; small enough to go with every message of a stream."""
+        step, flags = parse.json_safe(self.newest.get("steps", {}))
+        speaking, state = current_state(self.newest.get("telemetry", {}), self.transition)
+        tick, _ = parse.json_safe(speaking)
+        resumed = attempt_of(self.transition) > attempt_of(step)
         ended = state in ENDED
         return {
             "started_at": self.facts.get("started_at"),
             "state": state,
             "ended": ended,
-            "ending": self.turn.get("message") if ended and self.turn.get("event") == state else None,
-            "step": (self.turn if resumed else step).get("step") or tick.get("step") or 0,
+            "ending": self.transition.get("message") if ended and self.transition.get("event") == state else None,
+            "step": (self.transition if resumed else step).get("step") or tick.get("step") or 0,
             "max_steps": tick.get("max_steps", self.facts.get("max_steps")),
             "progress_ratio": tick.get("progress_ratio"),
             "eta_seconds": None if ended else tick.get("eta_seconds"),
@@ -180,7 +180,7 @@ class Run:
             "not_finite": flags,
             "newest_tick": tick or None,
             "newest_evaluation": self.evaluations.newest or None,
-            "evaluate": self.evaluations.asked(self.facts),
+            "evaluate": self.evaluations.config(self.facts),
             "loss_unit": loss_unit(self.facts, self.resumed_config),
             "last_line_age_seconds": self._age(*KINDS),
             "last_tick_age_seconds": self._age("telemetry") if tick else None,
@@ -193,8 +193,8 @@ class Run:
     def _age(self, *names: str) -> float | None:
         """Seconds since the newest line of some files.
 
-        By this machine's clock alone once a line has come while we looked. Until then by the trainer's word, whose clock may
-        differ, and no less than we have looked in vain.
+        By this machine's clock alone, once a line has arrived since the run was opened. Until then by the time in that line, which
+        is the trainer's clock and may differ; but at least the time for which nothing has arrived.
         """
         now = time.monotonic()
         if arrived := [self._arrived[name] for name in names if name in self._arrived]:
@@ -228,8 +228,8 @@ def append_telemetry(table: Table, rows: list[Row]) -> None:
 APPENDS = {"steps": append_steps, "telemetry": append_telemetry}
 
 
-def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row | None, str]:
-    """Appends all rows but those that raise, which it finds by halving; returns the last one taken, and what was raised."""
+def append_valid(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row | None, str]:
+    """Append all rows but those that raise, which are found by halving; returns the last row appended, and what was raised."""
     if not rows:
         return None, ""
     try:
@@ -238,13 +238,13 @@ def take_in(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[Row |
         if len(rows) == 1:
             return None, f"{type(error).__name__}: {error}"
         half = len(rows) // 2
-        (first, wrong), (second, also) = take_in(rows[:half], append), take_in(rows[half:], append)
+        (first, wrong), (second, also) = append_valid(rows[:half], append), append_valid(rows[half:], append)
         return second or first, also or wrong
     return rows[-1], ""
 
 
 def read_facts(folder: Path) -> dict[str, Any]:
-    """run.json as it is; {} where it is missing or not yet whole."""
+    """`run.json`; {} where it is missing or cannot be read."""
     try:
         facts = orjson.loads((folder / RUN).read_bytes())
     except (OSError, orjson.JSONDecodeError):
@@ -264,17 +264,17 @@ def objective_of(config: Any) -> str:
     return str(loss.get("objective", "")) if isinstance(loss, dict) else ""
 
 
-def last_turn(events: Sequence[Row]) -> Row:
+def last_transition(events: Sequence[Row]) -> Row:
     """The newest event that began or ended an attempt; {} where there is none."""
-    return next((row for row in reversed(events) if row.get("event") in TURNS), {})
+    return next((row for row in reversed(events) if row.get("event") in TRANSITIONS), {})
 
 
-def standing(tick: Row, turn: Row) -> tuple[Row, str]:
-    """The telemetry tick that speaks for the run now, {} where a newer attempt has not written one yet; and the run's state."""
-    if attempt_of(tick) < attempt_of(turn):
+def current_state(tick: Row, transition: Row) -> tuple[Row, str]:
+    """The newest telemetry tick of the newest attempt, {} where that has not written one yet; and the run's state."""
+    if attempt_of(tick) < attempt_of(transition):
         tick = {}
-    if turn.get("event") in ENDED and attempt_of(turn) >= attempt_of(tick):
-        return tick, str(turn["event"])
+    if transition.get("event") in ENDED and attempt_of(transition) >= attempt_of(tick):
+        return tick, str(transition["event"])
     return tick, str(tick.get("state") or "starting")
 
 
@@ -284,11 +284,11 @@ def attempt_of(row: Row) -> int:
 
 
 def newest_time(rows: Iterable[Row]) -> float | None:
-    """The newest time that the rows bear, by the trainer's clock, Unix seconds."""
+    """The newest time in the rows, Unix seconds by the trainer's clock; None where none has one."""
     return max((row["time"] for row in rows if isinstance(row.get("time"), int | float)), default=None)
 
 
 def clock_ahead(rows: Iterable[Row]) -> float | None:
-    """Seconds by which the trainer's clock must be ahead of ours, where its rows come from the future; else None."""
+    """Seconds by which the trainer's clock is ahead of ours at least, where its rows are from the future; else None."""
     ahead = (newest_time(rows) or 0) - time.time()
     return ahead if ahead > CLOCK_AHEAD_SECONDS else None

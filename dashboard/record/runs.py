@@ -1,4 +1,4 @@
-"""A folder of runs in: a list for the chooser, and an opened `Run` for each one that somebody looks at."""
+"""The runs in a folder: the list for the chooser, and an opened `Run` for each one that a browser shows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from dashboard.record import parse
 from dashboard.record.evaluations import Evaluations
-from dashboard.record.run import ENDED, KINDS, Run, clock_ahead, last_rows, last_turn, newest_time, read_facts, standing
+from dashboard.record.run import ENDED, KINDS, Run, clock_ahead, current_state, last_rows, last_transition, newest_time, read_facts
 from trainer.record.format import RUN, RUN_ID
 from trainer.record.reader import FILES, size_of
 
@@ -20,7 +20,7 @@ IDLE_RUNS_KEPT = 4
 
 
 class Runs:
-    """Keeps the runs that are being looked at up to date, on one reader thread; leave the `with` block to end it."""
+    """Keeps opened runs up to date on one reader thread, which ends with the `with` block."""
 
     def __init__(self, root: Path, look_every: float = LOOK_EVERY_SECONDS) -> None:
         self.root = root
@@ -28,7 +28,7 @@ class Runs:
         self.closing = threading.Event()
         self._open: dict[str, Run] = {}
         self._lock = threading.Lock()
-        self._glances: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
+        self._entries: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {}
         self._reader = threading.Thread(target=self._read, name="dashboard-reader", daemon=True)
 
     def __enter__(self) -> Runs:
@@ -40,7 +40,7 @@ class Runs:
         self._reader.join()
 
     def folder(self, run_id: str) -> Path | None:
-        """The run's folder; None for an id that is not one, leads out of the root or has no folder yet."""
+        """The run's folder; None where the id is no run id, leads out of the root, or has no folder yet."""
         if not RUN_ID.fullmatch(run_id):
             return None
         folder = self.root / run_id
@@ -50,13 +50,13 @@ class Runs:
         return not folder.resolve().is_relative_to(self.root.resolve())
 
     def run(self, run_id: str) -> Run | None:
-        """The opened run, read as far as it takes for a first chart; None where there is no such run."""
+        """The opened run, read far enough for a first chart; None where there is no such run."""
         with self._lock:
             return self._opened(run_id)
 
     @contextmanager
     def watched(self, run_id: str) -> Iterator[Run | None]:
-        """The opened run, which is kept up to date until the block ends, however many others are opened meanwhile."""
+        """The opened run, kept up to date until the block ends, however many others are opened meanwhile."""
         with self._lock:
             run = self._opened(run_id)
             if run is not None:
@@ -90,7 +90,7 @@ class Runs:
             self.closing.wait(0.001 if any(more) else self.look_every)
 
     def outside(self) -> list[str]:
-        """Names in the folder that lead out of it: those runs are not shown."""
+        """Names in the folder that lead out of it, as links do: those runs are not shown."""
         return sorted(folder.name for folder in self._folders() if RUN_ID.fullmatch(folder.name) and self._leads_out(folder))
 
     def _folders(self) -> list[Path]:
@@ -100,31 +100,31 @@ class Runs:
             return []
 
     def list(self) -> list[dict[str, Any]]:
-        """What the chooser shows of every run, the one that last wrote something first."""
+        """What the chooser shows of every run, the most recently active first."""
         now = time.time()
-        glances = [glance for folder in self._folders() if self.folder(folder.name) and (glance := self._glance(folder))]
-        glances.sort(key=lambda glance: glance["last_line_time"], reverse=True)
-        return [{**glance, "last_line_age_seconds": max(0.0, now - glance["last_line_time"])} for glance in glances]
+        entries = [entry for folder in self._folders() if self.folder(folder.name) and (entry := self._entry(folder))]
+        entries.sort(key=lambda entry: entry["last_line_time"], reverse=True)
+        return [{**entry, "last_line_age_seconds": max(0.0, now - entry["last_line_time"])} for entry in entries]
 
-    def _glance(self, folder: Path) -> dict[str, Any] | None:
+    def _entry(self, folder: Path) -> dict[str, Any] | None:
         sizes = tuple(size_of(folder / name) for name in (RUN, *FILES))
         if not any(sizes):
             return None
-        known = self._glances.get(folder.name)
+        known = self._entries.get(folder.name)
         if known is None or known[0] != sizes:
-            known = (sizes, glance(folder))
-            self._glances[folder.name] = known
+            known = (sizes, list_entry(folder))
+            self._entries[folder.name] = known
         return known[1]
 
 
-def glance(folder: Path) -> dict[str, Any]:
-    """A run as its last lines tell it, however long it is."""
+def list_entry(folder: Path) -> dict[str, Any]:
+    """A run in the list, from the last lines of its files: as fast for a long run as for a short one."""
     last = {name: last_rows(folder, kind) for name, kind in KINDS.items()}
     newest = {name: rows[-1] for name, rows in last.items() if rows}
     facts, evaluations = read_facts(folder), Evaluations()
     evaluations.take(last["events"])
-    tick, state = standing(newest.get("telemetry", {}), last_turn(last["events"]))
-    step, flags = parse.honest(newest.get("steps", {}))
+    tick, state = current_state(newest.get("telemetry", {}), last_transition(last["events"]))
+    step, flags = parse.json_safe(newest.get("steps", {}))
     return {
         "id": folder.name,
         "name": facts.get("name") or folder.name,

@@ -1,4 +1,4 @@
-"""A table in, what a browser draws out: which rows, how wide the buckets, and no NaN hidden.
+"""Turns a table into what a browser draws: picks the rows and the width of the buckets, and hides no NaN.
 
 JSON has no NaN: a bucket without a finite value is `null`, and `nan` / `infinite` beside it say at which buckets such values
 occurred and how many there were.
@@ -40,7 +40,7 @@ def choose_width(table: Table, begin: int, end: int) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What is asked of a table: columns, in buckets of `width` keys, with the lowest and highest value of those in `banded`."""
+    """What a chart wants of a table: columns, in buckets of `width` keys, with the lowest and highest value of `banded` ones."""
 
     names: Sequence[str]
     width: int
@@ -92,7 +92,7 @@ def _column(buckets: Buckets, mean: F64, index: int, banded: bool) -> dict[str, 
 
 
 def tokens_from(steps: Table) -> TokensOf:
-    """Context tokens of a telemetry tick, which knows its step only: read off the steps of the same attempt."""
+    """Context tokens of telemetry ticks, which know only their step: interpolated from the steps of the same attempt."""
 
     def tokens_of(attempt: int, step: F64) -> F64:
         for segment in reversed(steps.segments):

@@ -1,4 +1,4 @@
-"""Rows appended while tailing, buckets of any range on request.
+"""A table that grows while its file is tailed, and gives buckets of any range of rows.
 
 A table is a list of segments: stretches of rows of one attempt whose keys rise. Closed buckets of each segment are kept as roll-ups
 of 64, 1024 and 16384 keys, so that a chart of a very long run reads thousands of numbers, not millions.
@@ -22,7 +22,7 @@ LEVELS = (64, 1024, 16384)
 
 
 class Growing:
-    """An array that grows at its end; the room ahead costs no memory until it is used."""
+    """An array that grows at its end; spare room costs no memory until it is used."""
 
     def __init__(self, dtype: npt.DTypeLike, columns: int | None = None) -> None:
         self._shape = () if columns is None else (columns,)
@@ -70,7 +70,7 @@ class Segment:
         self.levels = [Level(width, axes, columns) for width in LEVELS]
 
     def roll(self, keys: I64, axes: F64, values: F32) -> None:
-        """Turns the rows of closed buckets into roll-ups. A bucket is closed when a later one has begun."""
+        """Roll up the rows of closed buckets. A bucket is closed once a later one has begun."""
         last = int(keys[self.end - 1])
         cut = self.rolled + int(np.searchsorted(keys[self.rolled : self.end], last // LEVELS[0] * LEVELS[0]))
         if cut == self.rolled:
@@ -136,7 +136,7 @@ class Table:
         return arranged
 
     def _add_columns(self, names: Sequence[str]) -> None:
-        """Widens the table by the names that it lacks and rolls up anew: rare, so it may cost as much as reading the run did."""
+        """Widen the table by the columns that it lacks, and roll up anew: rare, so it may cost as much as reading the run did."""
         fresh = tuple(name for name in names if name not in self.column_names)
         if not fresh:
             return
@@ -151,7 +151,7 @@ class Table:
             self.segments[index] = segment
 
     def overtaken_from(self, segment: Segment) -> int | None:
-        """The first key of `segment` that a later one went over again; None where none did."""
+        """The first key of `segment` that a later segment repeats; None where none does."""
         later = self.segments[self.segments.index(segment) + 1 :]
         cut = min((int(self.keys[other.first]) for other in later), default=None)
         return cut if cut is not None and cut <= self.keys[segment.end - 1] else None
@@ -183,7 +183,7 @@ class Table:
 
 
 def _runs(attempts: I64, keys: I64) -> Iterator[tuple[int, int]]:
-    """Stretches of rows with one attempt and rising keys, as (first, end)."""
+    """Stretches of rows of one attempt with rising keys, as (first, end)."""
     cuts = np.flatnonzero((attempts[1:] != attempts[:-1]) | (keys[1:] <= keys[:-1])) + 1
     edges = [0, *cuts.tolist(), len(keys)]
     return itertools.pairwise(edges)

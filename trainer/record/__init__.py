@@ -1,1 +1,1 @@
-"""A run's files: steps, telemetry ticks and events in, append-only JSON lines out, and back again."""
+"""The files of a run: the format of its lines, the writer and the reader, and what a run was made with."""

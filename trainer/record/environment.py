@@ -1,4 +1,4 @@
-"""What a run was made with: the versions of its libraries, the commit of its code."""
+"""What a run was made with: versions of libraries, and the commit of the code."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ LIBRARIES = ("torch", "transformers", "datasets", "prometheus-client", "fastapi"
 
 
 def versions() -> dict[str, str]:
+    """Versions of Draftscope, Python and LIBRARIES, by name."""
     project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text())["project"]
     found = {"draftscope": project["version"], "python": platform.python_version()}
     for library in LIBRARIES:
@@ -21,7 +22,7 @@ def versions() -> dict[str, str]:
 
 
 def git_commit() -> str | None:
-    """The commit of the code that runs: as an image was told when it was built, or of the git checkout that it is."""
+    """The commit of the code: of the git checkout, or the one that an image was built from; None where neither is known."""
     if built_from := os.environ.get("DRAFTSCOPE_COMMIT"):
         return built_from
     command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]

@@ -1,4 +1,4 @@
-"""What people wrote or libraries said in, the same without its secrets out: of URLs, of flags, and tokens of well-known forms."""
+"""Removes secrets from texts and commands: credentials in URLs, values of secret flags, tokens of well-known forms."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _WELL_KNOWN = re.compile(r"\b(hf_|ghp_|gho_|github_pat_|glpat-|sk-|xox[abp]-|AKI
 
 
 def redact(text: str) -> str:
-    """Without the secrets in URLs, and without tokens that tell what they are by their first letters."""
+    """`text` without credentials in URLs, and without tokens that are known by their first letters."""
     if "://" in text:
         text = _QUERY.sub(rf"\g<1>{HIDDEN}", _USERINFO.sub(r"\1", text))
     return _WELL_KNOWN.sub(rf"\g<1>{HIDDEN}", text)
 
 
 def redact_words(words: Sequence[str]) -> list[str]:
-    """The words of a command, without the values of flags and variables that are secrets by their names."""
+    """The words of a command, without the values of flags and variables whose names say that they are secret."""
     shown: list[str] = []
     secret_next = False
     for word in words:
@@ -45,7 +45,7 @@ def redact_words(words: Sequence[str]) -> list[str]:
 
 
 def redact_all(value: Any) -> Any:
-    """Every text in a tree of dicts and lists, and lists of words under `command` as commands."""
+    """A tree of dicts and lists with every text redacted; lists of words under `command` are treated as commands."""
     match value:
         case str():
             return redact(value)

@@ -1,7 +1,7 @@
-"""The run record: lines in from any thread, files out from a thread of its own (docs/record.md says what they hold).
+"""Writes the run record: any thread hands over lines, one thread writes them to the files that docs/record.md describes.
 
-The caller only appends to a list in memory. Whatever happens to the files (disk full, folder gone, read-only) is counted and tried
-again, within bounds; it never reaches the trainer.
+Handing over a line only appends to a list in memory. Whatever happens to the files (disk full, folder gone, read-only) is counted,
+and the write is tried again, within bounds; no error ever reaches the caller.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ Waiting = str | Callable[[], Fields]
 
 FLUSH_SECONDS = 0.5
 CLOSE_SECONDS = 5.0
-# Lines of one file that wait in memory at most, about 30 MB of steps; then the oldest are dropped and counted.
+# At most that many lines of a file wait in memory, about 30 MB of steps; beyond that the oldest are dropped and counted.
 WAITING_LINES = 20_000
-# A flush takes that many at once, so that a long backlog neither holds the interpreter nor doubles the memory.
+# A flush encodes that many at a time, so that a long backlog neither holds the interpreter lock nor doubles the memory.
 _CHUNK_LINES = 1_000
 _DISK_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Disk:
-    """The disk that holds the run: bytes that this user may still write, and bytes in all."""
+    """The disk that holds the run: bytes that this user may still write, and its size."""
 
     free_bytes: int
     size_bytes: int
@@ -65,7 +65,7 @@ class RunRecord:
         self.cpu_seconds = 0.0
         """CPU time that the writer has spent."""
         self.disk: Disk | None = None
-        """As of the last few seconds; None while it cannot be told."""
+        """As of the last few seconds; None while the disk does not answer."""
         self._writer = threading.Thread(target=self._write, name="record-writer", daemon=True)
         self._writer.start()
 
@@ -90,7 +90,7 @@ class RunRecord:
 
     @property
     def dropped(self) -> int:
-        """Lines given up, because too many waited or because they could not be encoded."""
+        """Lines given up because too many waited, or because they could not be encoded."""
         return sum(file.dropped for file in self._files.values())
 
     @property
@@ -99,7 +99,7 @@ class RunRecord:
         return next((file.trouble for file in self._files.values() if file.trouble), None)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Write what waits, and end the writer; gives up after `timeout` seconds."""
+        """Write what waits and end the writer; gives up after `timeout` seconds."""
         self._closing.set()
         self._writer.join(timeout)
 
@@ -107,20 +107,20 @@ class RunRecord:
         return {"attempt": self.attempt, "time": time, **fields}
 
     def _step(self, time: float, line: StepLine, elapsed: float) -> Fields:
-        """On the writer's thread: the caller only hands over a line, which never changes."""
+        """Runs on the writer's thread: the caller only hands over a line, which is immutable."""
         return self._stamped(time, {**fields_of(line), "elapsed": round(elapsed, 4)})
 
     def _write(self) -> None:
         last = False
-        # The disk is asked here and nowhere else: a network disk that hangs holds up whoever asks.
-        looked_at, self.disk = time.monotonic(), _disk(self.folder)
+        # The disk is queried on this thread only: a network disk that hangs blocks the thread that queries it.
+        checked_at, self.disk = time.monotonic(), _disk(self.folder)
         while not last:
             last = self._closing.wait(self._flush_seconds)
             began = time.thread_time()
             for file in self._files.values():
                 file.flush()
-            if time.monotonic() - looked_at >= _DISK_SECONDS:
-                looked_at, self.disk = time.monotonic(), _disk(self.folder)
+            if time.monotonic() - checked_at >= _DISK_SECONDS:
+                checked_at, self.disk = time.monotonic(), _disk(self.folder)
             self.cpu_seconds += time.thread_time() - began
 
 
@@ -133,7 +133,7 @@ def _disk(folder: Path) -> Disk | None:
 
 
 class _File:
-    """The lines that wait for one file. Any thread adds; only the writer flushes."""
+    """The lines that wait for one file. Any thread may add; only the writer flushes."""
 
     def __init__(self, path: Path, waiting_lines: int) -> None:
         self._path = path
@@ -149,7 +149,7 @@ class _File:
         self._waiting.append(line)
 
     def flush(self) -> None:
-        """Write all that waits, or as much as can be."""
+        """Write all that waits, or as much as possible."""
         try:
             while self._chunk or self._waiting:
                 self._chunk = self._chunk or self._take()
@@ -172,10 +172,10 @@ class _File:
         return lines
 
     def _append(self) -> None:
-        """Write the chunk and forget what arrived of it. Raises `OSError`.
+        """Write the chunk and forget the lines that were written whole. Raises `OSError`.
 
         The file is opened anew each time: a folder that was moved away then shows as an error, and readers on a network file
-        system see the lines when it is closed. A line that was torn is written again whole, on a line of its own.
+        system see the lines once it is closed. A line that was torn is written again whole, on a line of its own.
         """
         with self._path.open("a+b", buffering=0) as file:
             if not self._whole and not _ends_whole(file.fileno()):
@@ -205,7 +205,7 @@ class RecordLogHandler(logging.Handler):
 
     def __init__(self, record: RunRecord) -> None:
         super().__init__()
-        # Plain numbers, added up under the handler's own lock: one of Prometheus' may be held by the very thread that logs.
+        # Plain numbers under the handler's own lock: the thread that logs may hold the lock of a Prometheus counter.
         self.warnings = 0
         """Messages of level WARNING."""
         self.errors = 0

@@ -71,8 +71,8 @@ def test_telemetry_numbers_names_what_it_finds():
     assert found["devices.1.kernel_active_ratio"] == pytest.approx(MISSING)
 
 
-def test_honest_names_what_is_not_finite():
-    assert parse.honest({"loss": "NaN", "list": [1, "Infinity"], "name": "x"}) == (
+def test_json_safe_names_what_is_not_finite():
+    assert parse.json_safe({"loss": "NaN", "list": [1, "Infinity"], "name": "x"}) == (
         {"loss": None, "list": [1, None], "name": "x"},
         {"loss": "NaN"},
     )

@@ -6,7 +6,7 @@ import pytest
 
 from dashboard.record import run as run_module
 from dashboard.record.run import Run
-from dashboard.record.runs import Runs, glance
+from dashboard.record.runs import Runs, list_entry
 from dashboard.views import range_series, summary
 from tests.support.fake_run import FakeRun
 
@@ -236,7 +236,7 @@ def test_the_list_has_the_newest_line_first(tmp_path):
 
 
 def test_a_run_that_is_deleted_while_it_is_looked_at_is_no_error(tmp_path):
-    assert glance(tmp_path / "gone")["last_line_time"] == 0
+    assert list_entry(tmp_path / "gone")["last_line_time"] == 0
 
 
 def test_a_run_that_leads_out_of_the_folder_is_named(tmp_path):
