@@ -66,9 +66,12 @@ def chromium_path() -> str:
     return chromium.find() or pytest.skip(f"no Chromium on this machine ({chromium.HOW_TO_GET})")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser(chromium_path: str) -> Iterator[Browser]:
-    """Headless Chromium with an empty profile; take a page of your own: `browser.new_page()`."""
+    """Headless Chromium with an empty profile; take a page of your own: `browser.new_page()`.
+
+    For one module: Playwright leaves an event loop running and a process beside it, which tests after it would find.
+    """
     with sync_playwright() as playwright:
         browser = chromium.launch(playwright, chromium_path)
         yield browser

@@ -86,7 +86,7 @@ function positions(context, chart) {
   const top = Math.min(1, Math.max(0.1, 1.25 * Math.max(0, ...newest.filter(known))));
   return {
     rows: [{ title: chart.axis, format: ".0%", floor: 0 }], traces, legend,
-    beside: { title: "position in the block", rowTitle: "newest step (%)", format: ".0%", range: [0, top], count: newest.length },
+    beside: { title: "position in the block", rowTitle: "latest step (%)", format: ".0%", range: [0, top], count: newest.length },
     remark: half ? `smoothed, half-life ${whole(half)} steps` : "",
   };
 }
