@@ -12,7 +12,7 @@ from tests.support.made_runs import tiny_drafter
 from trainer.data.conversations import fingerprint, load_conversations
 from trainer.data.prompts import fingerprint_prompts, load_prompts
 from trainer.evaluate.warnings import Use, cautions
-from trainer.formats.load import Trained, TrainingFacts
+from trainer.formats.load import TrainedDrafter, TrainingDetails
 from trainer.target.load import Target
 from trainer.target.provenance import NAME
 
@@ -20,12 +20,12 @@ DRAFTER = tiny_drafter()
 ASKED = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}]
 
 
-def trained(*, target: str | None = "tiny", step: int | None = 3, **facts: Any) -> Trained:
+def trained(*, target: str | None = "tiny", step: int | None = 3, **facts: Any) -> TrainedDrafter:
     known = {"run": "a", "precision": "float32", "template_args": {"enable_thinking": "false"}, **facts}
-    return Trained(drafter=DRAFTER, path=Path("here"), target=target, step=step, facts=TrainingFacts(**known))
+    return TrainedDrafter(drafter=DRAFTER, path=Path("here"), target=target, step=step, training=TrainingDetails(**known))
 
 
-def told(drafter: Trained, **other: Any) -> list[str]:
+def told(drafter: TrainedDrafter, **other: Any) -> list[str]:
     target = other.pop("target", "tiny")
     use = {
         "target": Target(name=target, source=target),
@@ -37,7 +37,7 @@ def told(drafter: Trained, **other: Any) -> list[str]:
     return list(cautions(drafter, Use(**use)))
 
 
-def only(drafter: Trained, **other: Any) -> str:
+def only(drafter: TrainedDrafter, **other: Any) -> str:
     (sentence,) = told(drafter, **other)
     return sentence
 
@@ -75,7 +75,7 @@ def test_other_arguments_for_the_template(before: Mapping[str, str], here: Mappi
 
 
 def test_nothing_is_made_up_about_a_drafter_of_unknown_origin() -> None:
-    assert told(Trained(drafter=DRAFTER, path=Path("here"), target=None, step=None, facts=TrainingFacts())) == []
+    assert told(TrainedDrafter(drafter=DRAFTER, path=Path("here"), target=None, step=None, training=TrainingDetails())) == []
 
 
 def test_data_that_were_not_made_as_the_target_is_used(tmp_path: Path) -> None:

@@ -75,11 +75,11 @@ def test_a_run_that_was_really_trained(tmp_path: Path) -> None:
     trained = load_trained(str(export(config(tmp_path, checkpoint="real"))))
     stored = load_file(checkpoint_of(tmp_path / "real", 2) / "drafter.safetensors")
     assert all(torch.equal(tensor, stored[name]) for name, tensor in trained.drafter.state_dict().items())
-    assert (trained.target, trained.step, trained.facts.run, trained.facts.data) == ("tiny", 2, "real", "demo")
+    assert (trained.target, trained.step, trained.training.run, trained.training.data) == ("tiny", 2, "real", "demo")
     told = json.loads((tmp_path / "real" / "run.json").read_text())
-    assert trained.facts.data_fingerprint == told["data"]["fingerprint"]
-    assert (trained.facts.conversations, trained.facts.git_commit) == (told["data"]["conversations"], told["git_commit"])
-    assert "--max-steps 2 --name real" in str(trained.facts.command)
+    assert trained.training.data_fingerprint == told["data"]["fingerprint"]
+    assert (trained.training.conversations, trained.training.git_commit) == (told["data"]["conversations"], told["git_commit"])
+    assert "--max-steps 2 --name real" in str(trained.training.command)
 
 
 def test_one_checkpoint_can_be_picked(tmp_path: Path, run: Path) -> None:
@@ -122,7 +122,7 @@ def test_the_card_says_where_the_drafter_comes_from_and_how_it_is_served(tmp_pat
     (run / "events.jsonl").write_text(json.dumps(event) + "\n")
     card = (export(config(tmp_path)) / CARD).read_text()
     assert "| optimizer steps | 6 |" in card
-    assert "2.50 tokens per round, the bonus token included; real decoding of 16 held-out prompts at step 5 |" in card
+    assert "2.50 tokens per round, including the bonus token; real decoding of 16 held-out prompts at step 5 |" in card
     assert "`python -m trainer train --data 'my talks'`" in card
     assert "| talks (42 conversations, fingerprint f1a9) |" in card
     assert "c0ffee" in card
@@ -199,7 +199,7 @@ def test_a_target_that_is_gone_can_be_named(tmp_path: Path) -> None:
     make_run(tmp_path, facts=facts)
     told = refusal(config(tmp_path))
     assert "gone" in told
-    assert "--target names another place of it" in told
+    assert "say where with --target" in told
     assert "'nowhere/at all' is no folder and no hub id" in refusal(config(tmp_path, target="nowhere/at all"))
     assert export(config(tmp_path, target="tiny")).is_dir()
 
@@ -283,7 +283,7 @@ def test_a_dry_run_exports_what_training_would_begin_with(tmp_path: Path) -> Non
     fresh = Drafter(tiny_architecture(knobs)).state_dict()
     torch.set_rng_state(state)
     trained = load_trained(str(folder))
-    if trained.facts.precision == "float32":
+    if trained.training.precision == "float32":
         assert all(torch.equal(fresh[name], tensor) for name, tensor in trained.drafter.state_dict().items())
     assert (trained.step, trained.target, trained.drafter.block_size) == (0, "tiny", 8)
     card = (folder / CARD).read_text()
@@ -328,4 +328,4 @@ def test_the_command(tmp_path: Path, run: Path, capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().out.startswith("An UNTRAINED drafter is in")
     command = f"python -m trainer export --dry-run --target tiny --output {tmp_path / 'dry'} --drafter.layers 1"
     assert f"| command | `{command}` |" in (tmp_path / "dry" / CARD).read_text()
-    assert load_trained(str(tmp_path / "dry")).facts.command == command
+    assert load_trained(str(tmp_path / "dry")).training.command == command

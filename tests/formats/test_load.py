@@ -14,7 +14,7 @@ from trainer.drafter.model import Drafter
 from trainer.errors import ConfigError
 from trainer.formats import zlab
 from trainer.formats.export import ExportConfig, export
-from trainer.formats.load import PROVENANCE, Measured, Trained, drafter_with, load_trained
+from trainer.formats.load import PROVENANCE, MeasuredAcceptance, TrainedDrafter, build_drafter, load_trained
 
 
 def refusal(name: str, runs: Path) -> str:
@@ -23,7 +23,7 @@ def refusal(name: str, runs: Path) -> str:
     return str(refused.value)
 
 
-def holds_step(trained: Trained, step: int) -> bool:
+def holds_step(trained: TrainedDrafter, step: int) -> bool:
     weights = weights_at(tiny_drafter(), step)
     return all(torch.equal(weights[name], tensor) for name, tensor in trained.drafter.state_dict().items())
 
@@ -61,16 +61,20 @@ def test_a_checkpoint_stands_by_itself(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("trainer.formats.load.Target.find", lambda name: pytest.fail("its target is not needed"))
     trained = load_trained(str(alone), tmp_path)
     assert holds_step(trained, 3)
-    facts = trained.facts
-    assert (facts.run, facts.git_commit, facts.data, facts.data_fingerprint, facts.conversations) == (
+    training = trained.training
+    assert (training.run, training.git_commit, training.data, training.data_fingerprint, training.conversations) == (
         "a",
         "c0ffee",
         "talks",
         "f1a9",
         42,
     )
-    assert facts.command == "python -m trainer train --data 'my talks'"
-    assert (facts.precision, facts.template_args, facts.versions) == ("float32", {"enable_thinking": "false"}, {"torch": "2.13.0"})
+    assert training.command == "python -m trainer train --data 'my talks'"
+    assert (training.precision, training.template_args, training.versions) == (
+        "float32",
+        {"enable_thinking": "false"},
+        {"torch": "2.13.0"},
+    )
 
 
 def test_the_optimizer_stays_on_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -84,9 +88,9 @@ def test_a_warm_start_is_remembered_through_checkpoint_and_export(tmp_path: Path
     facts = facts_of(tiny_drafter(), "a")
     facts["run"]["from"] = {"name": "older", "step": 7}
     make_run(tmp_path, facts=facts)
-    assert load_trained("a", tmp_path).facts.began_with == {"name": "older", "step": 7}
+    assert load_trained("a", tmp_path).training.began_with == {"name": "older", "step": 7}
     folder = export(ExportConfig(checkpoint="a", runs=str(tmp_path), output=str(tmp_path / "out")))
-    assert load_trained(str(folder)).facts.began_with == {"name": "older", "step": 7}
+    assert load_trained(str(folder)).training.began_with == {"name": "older", "step": 7}
 
 
 def test_an_older_checkpoint_takes_its_shape_from_the_target_and_its_facts_from_the_run(tmp_path: Path) -> None:
@@ -96,9 +100,9 @@ def test_an_older_checkpoint_takes_its_shape_from_the_target_and_its_facts_from_
     assert holds_step(trained, 3)
     new = load_trained("b", make_run(tmp_path, "b").parent)
     assert trained.config.to_dict() == new.config.to_dict()
-    assert (trained.facts.git_commit, trained.facts.conversations) == ("c0ffee", 42)
+    assert (trained.training.git_commit, trained.training.conversations) == ("c0ffee", 42)
     shutil.move(checkpoint_of(run, 3), tmp_path / "taken")
-    assert load_trained(str(tmp_path / "taken"), tmp_path).facts.git_commit is None
+    assert load_trained(str(tmp_path / "taken"), tmp_path).training.git_commit is None
 
 
 def test_an_older_checkpoint_whose_target_is_gone_is_refused(tmp_path: Path) -> None:
@@ -106,7 +110,7 @@ def test_an_older_checkpoint_whose_target_is_gone_is_refused(tmp_path: Path) -> 
     facts["identity"]["target"] = str(tmp_path / "gone")
     make_run(tmp_path, facts={"identity": facts["identity"], "config": facts["config"]})
     told = refusal("a", tmp_path)
-    assert "does not say how its drafter is built, and its target does not either (target " in told
+    assert "does not say how its drafter is built, and its target cannot be read (target " in told
 
 
 def test_facts_that_nobody_wrote_are_refused(tmp_path: Path) -> None:
@@ -125,13 +129,13 @@ def test_weights_are_compared_by_name_number_and_shape(tmp_path: Path, kind: str
     else:
         weights["layers.1.self_attn.k_proj.weight"] = torch.zeros(64, 64)
     with pytest.raises(ConfigError) as refused:
-        drafter_with(drafter.config, weights, "here")
+        build_drafter(drafter.config, weights, "here")
     assert (
         str(refused.value)
         == "the weights in here are not those of its config: "
         + {
             "missing": "fc.weight is missing; norm.weight is missing",
-            "too many": "layers.0.mlp_conv.base_kernel is none of them",
+            "too many": "layers.0.mlp_conv.base_kernel is unknown",
             "shape": "layers.1.self_attn.k_proj.weight is [64, 64] instead of [32, 64]",
         }[kind]
     )
@@ -140,12 +144,12 @@ def test_weights_are_compared_by_name_number_and_shape(tmp_path: Path, kind: str
 def test_weights_that_are_whole_numbers_are_refused() -> None:
     drafter = tiny_drafter()
     with pytest.raises(ConfigError, match=r"norm\.weight holds torch\.int8"):
-        drafter_with(drafter.config, {**drafter.state_dict(), "norm.weight": torch.zeros(64, dtype=torch.int8)}, "here")
+        build_drafter(drafter.config, {**drafter.state_dict(), "norm.weight": torch.zeros(64, dtype=torch.int8)}, "here")
 
 
 def test_a_loaded_drafter_drafts_as_the_one_that_was_saved() -> None:
     saved = lively_drafter(drafter_config())
-    loaded = drafter_with(saved.config, saved.state_dict(), "here")
+    loaded = build_drafter(saved.config, saved.state_dict(), "here")
     assert not any(tensor.is_meta for tensor in (*loaded.parameters(), *loaded.buffers()))
     assert all(weight.requires_grad for weight in loaded.parameters()), "training may go on from it"
 
@@ -167,14 +171,14 @@ def test_an_exported_folder_is_read_with_what_it_tells(tmp_path: Path) -> None:
     before = load_trained("a", exported(tmp_path).parent / "runs")
     after = load_trained(str(tmp_path / "out"), tmp_path)
     assert holds_step(after, 3)
-    assert (after.target, after.step, after.facts, after.path) == ("tiny", 3, before.facts, tmp_path / "out")
+    assert (after.target, after.step, after.training, after.path) == ("tiny", 3, before.training, tmp_path / "out")
 
 
 def test_a_folder_of_somebody_else_has_no_story(tmp_path: Path) -> None:
     folder = exported(tmp_path)
     (folder / PROVENANCE).unlink()
     trained = load_trained(str(folder), tmp_path)
-    assert (trained.target, trained.step, trained.measured, trained.facts.run) == (None, None, None, None)
+    assert (trained.target, trained.step, trained.measured, trained.training.run) == (None, None, None, None)
     (folder / PROVENANCE).write_text('{"facts": {"colour": "red"}}')
     assert "provenance.json is not what export writes" in refusal(str(folder), tmp_path)
 
@@ -184,7 +188,7 @@ def test_a_truncated_export_is_refused(tmp_path: Path) -> None:
     cut_off(folder / zlab.WEIGHTS)
     told = refusal(str(folder), tmp_path)
     assert "model.safetensors is there but cannot be read (" in told
-    assert told.endswith("): it was not copied whole, so copy the folder again, or export anew")
+    assert told.endswith("): the folder was not copied completely, so copy it or export it again")
     (folder / zlab.WEIGHTS).unlink()
     assert "model.safetensors is missing: it was not copied whole, so copy the folder again" in refusal(str(folder), tmp_path)
 
@@ -192,7 +196,7 @@ def test_a_truncated_export_is_refused(tmp_path: Path) -> None:
 def test_a_tensor_too_many_in_an_export_is_refused(tmp_path: Path) -> None:
     folder = exported(tmp_path)
     save_file({**load_file(folder / zlab.WEIGHTS), "lm_head.weight": torch.zeros(260, 64)}, folder / zlab.WEIGHTS)
-    assert "lm_head.weight is none of them" in refusal(str(folder), tmp_path)
+    assert "lm_head.weight is unknown" in refusal(str(folder), tmp_path)
 
 
 def test_what_is_no_drafter_is_told_with_what_is_there(tmp_path: Path) -> None:
@@ -215,5 +219,7 @@ def test_the_newest_measurement_up_to_its_step_is_told(tmp_path: Path) -> None:
         {"event": "evaluated", "step": 7, "measured_length": 3.5, "prompts": 16},
     ]
     (run / "events.jsonl").write_text("\n".join(map(json.dumps, events)) + '\n{"event": "evaluated", "st')
-    assert load_trained("a", tmp_path).measured == Measured(step=5, measured_length=2.5, prompts=16)
-    assert load_trained(str(checkpoint_of(run, 3)), tmp_path).measured == Measured(step=2, measured_length=1.5, prompts=16)
+    assert load_trained("a", tmp_path).measured == MeasuredAcceptance(step=5, measured_length=2.5, prompts=16)
+    assert load_trained(str(checkpoint_of(run, 3)), tmp_path).measured == MeasuredAcceptance(
+        step=2, measured_length=1.5, prompts=16
+    )

@@ -11,7 +11,7 @@ from tests.support.made_runs import make_run, tiny_architecture, tiny_drafter, w
 from trainer.errors import ConfigError
 from trainer.formats import speculators, zlab
 from trainer.formats.export import ExportConfig, export
-from trainer.formats.load import drafter_with
+from trainer.formats.load import build_drafter
 from trainer.target.load import Target
 from trainer.target.tiny import tiny_model, tiny_tokenizer
 
@@ -56,11 +56,11 @@ def test_the_tensors_are_z_labs(folder: Path) -> None:
 def test_it_reads_back_as_the_same_drafter(folder: Path) -> None:
     config = speculators.read_architecture(folder)
     assert config.dflash_config == {"mask_token_id": 259, "target_layer_ids": [1, 3, 5], "block_size": BLOCK}
-    assert drafter_with(config, zlab.read_weights(folder), folder).block_size == BLOCK
+    assert build_drafter(config, zlab.read_weights(folder), folder).block_size == BLOCK
 
 
 def test_a_target_that_only_we_know_cannot_be_named() -> None:
-    with pytest.raises(ConfigError, match="`tiny` is known to Draftscope alone: give --target"):
+    with pytest.raises(ConfigError, match="only Draftscope knows `tiny`: give --target"):
         speculators.config_json(tiny_architecture(), Target.find("tiny"), torch.float32)
 
 

@@ -208,7 +208,7 @@ def test_weights_of_another_number_are_refused_by_name(tmp_path: Path) -> None:
     held = load_file(start / "model.safetensors")
     del held["layers.0.mlp.up_proj.weight"]
     save_file({**held, "lm_head.weight": torch.zeros(260, 64)}, start / "model.safetensors")
-    with pytest.raises(ConfigError, match=r"layers.0.mlp.up_proj.weight is missing; lm_head.weight is none of them"):
+    with pytest.raises(ConfigError, match=r"layers.0.mlp.up_proj.weight is missing; lm_head.weight is unknown"):
         read_warm_start(str(start), "runs")
 
 

@@ -17,7 +17,7 @@ from trainer.drafter.compatibility import check_fit
 from trainer.errors import ConfigError, require
 from trainer.evaluate.compare import Asked, read_prompts
 from trainer.evaluate.warnings import Use, cautions
-from trainer.formats.load import Trained, load_trained
+from trainer.formats.load import TrainedDrafter, load_trained
 from trainer.target.load import Target
 
 
@@ -75,7 +75,7 @@ class Evaluation:
     """An evaluation with everything that can be wrong found right, before the target's weights are read."""
 
     options: EvaluateOptions
-    trained: Trained
+    trained: TrainedDrafter
     target: Target
     device: torch.device
     dtype: torch.dtype
@@ -106,8 +106,8 @@ def check(options: EvaluateOptions) -> Evaluation:
     check_fit(trained.config, target.text_config, name)
     target.outline()  # raises for a target that no drafter fits
     device = find_device(options.device if options.device != "auto" else default_device(), "device")
-    dtype = _precision(options.precision, trained.facts.precision, device)
-    template_args = dict(trained.facts.template_args) if options.template_args is None else options.template_args
+    dtype = _precision(options.precision, trained.training.precision, device)
+    template_args = dict(trained.training.template_args) if options.template_args is None else options.template_args
     chat = Chat(
         target.tokenizer,
         template_args=DatasetConfig(template_args=template_args).template_values(),

@@ -11,7 +11,7 @@ from trainer.config import DatasetConfig
 from trainer.data.conversations import fingerprint, load_conversations, load_held_out
 from trainer.data.prompts import fingerprint_source
 from trainer.errors import ConfigError
-from trainer.formats.load import Trained
+from trainer.formats.load import TrainedDrafter
 from trainer.target.load import Target
 from trainer.target.provenance import mismatches, read_provenance, same_target
 
@@ -26,7 +26,7 @@ class Use:
     prompts: str
 
 
-def cautions(trained: Trained, use: Use) -> Iterator[str]:
+def cautions(trained: TrainedDrafter, use: Use) -> Iterator[str]:
     """Each thing in which this use differs from the training, or by which its figures flatter or wrong the drafter."""
     if trained.step == 0:
         yield "The drafter is untrained: it shows how a drafter is served, and not what one is worth."
@@ -46,7 +46,7 @@ def cautions(trained: Trained, use: Use) -> Iterator[str]:
         )
 
 
-def _other_target(trained: Trained, use: Use) -> Iterator[str]:
+def _other_target(trained: TrainedDrafter, use: Use) -> Iterator[str]:
     if trained.target and not same_target(trained.target, use.target.name):
         yield (
             f"The drafter was trained for target {trained.target!r} and drafts for {use.target.name!r} here: what another "
@@ -54,8 +54,8 @@ def _other_target(trained: Trained, use: Use) -> Iterator[str]:
         )
 
 
-def _other_precision(trained: Trained, use: Use) -> Iterator[str]:
-    before = trained.facts.precision
+def _other_precision(trained: TrainedDrafter, use: Use) -> Iterator[str]:
+    before = trained.training.precision
     if before and before != use.precision:
         yield (
             f"The drafter was trained beside a target in {before} and drafts for one in {use.precision} here: the two say other "
@@ -63,34 +63,34 @@ def _other_precision(trained: Trained, use: Use) -> Iterator[str]:
         )
 
 
-def _other_template(trained: Trained, use: Use) -> Iterator[str]:
-    before, here = _values(trained.facts.template_args), _values(use.template_args)
-    if trained.facts.run and before != here:
+def _other_template(trained: TrainedDrafter, use: Use) -> Iterator[str]:
+    before, here = _values(trained.training.template_args), _values(use.template_args)
+    if trained.training.run and before != here:
         yield (
             f"The drafter was trained with {_spelt(before)} for the target's chat template and is evaluated with {_spelt(here)}: "
             "a target that is asked in another way, as with thoughts or without, answers in another way."
         )
 
 
-def _other_data(trained: Trained, use: Use) -> Iterator[str]:
+def _other_data(trained: TrainedDrafter, use: Use) -> Iterator[str]:
     """Where the training itself was off: its data were not made as this target is used."""
-    told = read_provenance(trained.facts.data) if trained.facts.data else None
+    told = read_provenance(trained.training.data) if trained.training.data else None
     if told is None:
         return
     for sentence in mismatches(told, target=use.target, precision=use.precision, template_args=use.template_args):
         yield f"Of the training: {sentence}."
 
 
-def _seen_in_training(trained: Trained, prompts: str) -> bool:
+def _seen_in_training(trained: TrainedDrafter, prompts: str) -> bool:
     """Whether the prompts are those trained on. Of data with a held-out split, that one is asked, so that they are not."""
     with suppress(ConfigError):
-        return load_held_out(prompts) is None and fingerprint(load_conversations(prompts)) == trained.facts.data_fingerprint
+        return load_held_out(prompts) is None and fingerprint(load_conversations(prompts)) == trained.training.data_fingerprint
     return False
 
 
-def _answered_in_training(trained: Trained, prompts: str) -> bool:
+def _answered_in_training(trained: TrainedDrafter, prompts: str) -> bool:
     """Whether `prepare` was given the same prompts, as far as it took them, to make the training data."""
-    told = read_provenance(trained.facts.data) if trained.facts.data else None
+    told = read_provenance(trained.training.data) if trained.training.data else None
     known, seed, limit = (told.get(name) for name in ("prompts_fingerprint", "seed", "limit")) if told else (None, None, None)
     with suppress(ConfigError):
         return known is not None and fingerprint_source(prompts, seed=seed or 0, limit=limit) == known

@@ -1,1 +1,1 @@
-"""A trained drafter in, folders that other programs load out; and back again."""
+"""Trained drafters, loaded by name and written as folders that other programs load."""

@@ -1,6 +1,6 @@
-"""`python -m trainer export`: a run or checkpoint in, a folder out that z-lab's package, SGLang or vLLM load.
+"""`python -m trainer export`: writes a trained drafter as a folder that z-lab's package, SGLang and vLLM load.
 
-The folder is read back from disk and compared with the drafter bit by bit before it appears; one that differs never does.
+The folder is read back from disk and compared with the drafter bit by bit; it only appears under its name if they are equal.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architectur
 from trainer.errors import ConfigError, flag_of, require
 from trainer.files import free_place, make_folder
 from trainer.formats import speculators, zlab
-from trainer.formats.load import PROVENANCE, Trained, TrainingFacts, drafter_with, load_trained, provenance
+from trainer.formats.load import PROVENANCE, TrainedDrafter, TrainingDetails, build_drafter, load_trained, provenance
 from trainer.formats.model_card import Exported, model_card
 from trainer.record.environment import git_commit, versions
 from trainer.target.load import Target
@@ -38,7 +38,7 @@ log = logging.getLogger(__name__)
 
 
 class UnequalError(RuntimeError):
-    """What was written reads back as something else; there is no folder then."""
+    """What was written reads back differently; no folder is made then."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +48,19 @@ class ExportConfig:
     checkpoint: str | None = None
     """What to export: a run by id or folder (its newest whole checkpoint), a checkpoint, or an exported folder."""
     format: Literal["zlab", "speculators"] = "zlab"
-    """`zlab` is what z-lab's package, SGLang and vLLM load; `speculators` is read by vLLM and by `speculators` 0.9.0."""
+    """`zlab` is loaded by z-lab's package, SGLang and vLLM; `speculators` by vLLM and by `speculators` 0.9.0."""
     target: str | None = None
-    """The target's name, where it is another one than the run was given: a folder, a hub id, `demo` or `tiny`."""
+    """The target, if it is now elsewhere than in training: a folder, a hub id, `demo` or `tiny`."""
     runs: str = "runs"
     """Folder of all runs."""
     dtype: Precision = "auto"
-    """Of the weights; `auto` is bfloat16 if the run's precision was bfloat16, else float32."""
+    """Number format of the weights; `auto` is bfloat16 if the run's precision was bfloat16, else float32."""
     dry_run: bool = False
-    """Export an untrained drafter for --target, to try a serving stack with before training."""
+    """Export an untrained drafter for --target, to try a serving stack before training."""
     seed: int = 0
-    """Of a dry run: the first weights, as in `train`."""
+    """With --dry-run: decides the initial weights, as in `train`."""
     drafter: DrafterConfig = field(default_factory=DrafterConfig)
-    """Of a dry run: the drafter's shape, as in `train`."""
+    """With --dry-run: the drafter's shape, as in `train`."""
 
     def __post_init__(self) -> None:
         require(bool(self.output), "output", "a folder to make", self.output)
@@ -71,23 +71,23 @@ class ExportConfig:
             require(bool(self.target), "target", "given with --dry-run, as there is no run to take it from", self.target)
         elif not self.checkpoint:
             raise ConfigError("there is nothing to export: give --checkpoint, or --dry-run with --target")
-        elif shape := " ".join(_given(self.drafter)):
+        elif shape := " ".join(_changed_flags(self.drafter)):
             raise ConfigError(f"{shape} only goes with --dry-run: a trained drafter has its shape")
 
 
-def _given(drafter: DrafterConfig) -> Iterator[str]:
-    """The flags of what is not as usual."""
-    for knob in fields(drafter):
-        value = getattr(drafter, knob.name)
-        if value != knob.default:
+def _changed_flags(drafter: DrafterConfig) -> Iterator[str]:
+    """The flags whose values are not the defaults."""
+    for option in fields(drafter):
+        value = getattr(drafter, option.name)
+        if value != option.default:
             words = map(str, value) if isinstance(value, tuple) else [str(value)]
-            yield " ".join([flag_of(f"drafter.{knob.name}"), *words])
+            yield " ".join([flag_of(f"drafter.{option.name}"), *words])
 
 
 def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
-    """Write the folder, whole or not at all, and return its path. `command` made it: a dry run has no other story to tell.
+    """Write the folder, whole or not at all, and return its path. The model card of a dry run names `command`.
 
-    Raises `ConfigError` for what can't work and `UnequalError` for a folder that reads back as something else.
+    Raises `ConfigError` for what cannot work and `UnequalError` for a folder that reads back differently.
     """
     output = free_place(config.output, "folder")
     if config.dry_run:
@@ -108,10 +108,10 @@ def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
     drafter = _cast(trained, dtype)
     layout = _layout(config.format, drafter.config, target, dtype)
     card = model_card(Exported(trained=trained, target=target.description, dtype=dtype, format=config.format))
-    told = {**provenance(trained), "target": target.name, "format": config.format, "dtype": precision_name(dtype)}
+    origin = {**provenance(trained), "target": target.name, "format": config.format, "dtype": precision_name(dtype)}
     try:
         with make_folder(output) as folder:
-            _write(folder, layout, drafter, card, told)
+            _write(folder, layout, drafter, card, origin)
             check_written(folder, drafter, config.format)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"output {config.output!r} cannot be written ({error}): choose another with --output") from error
@@ -121,18 +121,18 @@ def export(config: ExportConfig, command: Sequence[str] = ()) -> Path:
 def check_written(folder: Path, drafter: Drafter, format_: Literal["zlab", "speculators"]) -> None:
     """Read a drafter back from disk, weights and config, and compare it with the one that was written. Raises `UnequalError`.
 
-    Names, shapes, number formats and bits of the weights must be equal, and so must the hidden states that come out for random
-    features and blocks: what any head makes of them is then the same too.
+    Names, shapes, number formats and bits of the weights must be equal, and so must the hidden states for random features and
+    blocks: any head then gives the same logits.
     """
     try:
         weights = zlab.read_weights(folder)
         architecture = (zlab if format_ == "zlab" else speculators).read_architecture(folder)
-        again = drafter_with(architecture, weights, folder)
+        again = build_drafter(architecture, weights, folder)
     except ConfigError as error:
         raise UnequalError(f"what was written does not read back: {error}") from error
-    wanted = zlab.tensor_shapes(drafter.config)
+    expected = zlab.tensor_shapes(drafter.config)
     found = {name: list(tensor.shape) for name, tensor in weights.items()}
-    if wrong := [name for name in wanted.keys() | found.keys() if wanted.get(name) != found.get(name)]:
+    if wrong := [name for name in expected.keys() | found.keys() if expected.get(name) != found.get(name)]:
         raise UnequalError(f"the tensors written are not those of the format: {', '.join(sorted(wrong))}")
     for name, tensor in drafter.state_dict().items():
         if weights[name].dtype != tensor.dtype or not torch.equal(weights[name], tensor):
@@ -140,26 +140,26 @@ def check_written(folder: Path, drafter: Drafter, format_: Literal["zlab", "spec
     if again.block_size != drafter.block_size or again.mask_token_id != drafter.mask_token_id:
         raise UnequalError("the config reads back from disk with another block size or mask token")
     if not torch.equal(_hidden_states(again), _hidden_states(drafter)):
-        raise UnequalError("the drafter reads back from disk as one that drafts something else")
+        raise UnequalError("the drafter that reads back from disk drafts something else")
 
 
 @torch.no_grad()
 def _hidden_states(drafter: Drafter) -> torch.Tensor:
-    """What the drafter makes of random features and of two blocks among them, [2 * block_size, D], the same at every call."""
-    config, dice = drafter.config, torch.Generator().manual_seed(0)
+    """The drafter's hidden states [2 * block_size, D] for random features and two blocks among them, the same at every call."""
+    config, generator = drafter.config, torch.Generator().manual_seed(0)
     context, block, dtype = 3 * drafter.block_size, drafter.block_size, drafter.fc.weight.dtype
     anchor_A = torch.tensor([block, 2 * block])
     block_Q = torch.arange(2).repeat_interleave(block)
     position_Q = anchor_A[block_Q] + torch.arange(block).repeat(2)
     context_T = torch.arange(context)
     mask_QK = torch.cat([context_T[None] < anchor_A[block_Q, None], block_Q[:, None] == block_Q[None]], dim=1)
-    features_TF = torch.randn(context, drafter.fc.in_features, generator=dice).to(dtype)
-    draft_QD = torch.randn(2 * block, config.hidden_size, generator=dice).to(dtype)
+    features_TF = torch.randn(context, drafter.fc.in_features, generator=generator).to(dtype)
+    draft_QD = torch.randn(2 * block, config.hidden_size, generator=generator).to(dtype)
     hidden_QD: torch.Tensor = drafter(features_TF, context_T, draft_QD, position_Q, mask_QK)
     return hidden_QD
 
 
-def _target_of(trained: Trained, config: ExportConfig) -> Target:
+def _target_of(trained: TrainedDrafter, config: ExportConfig) -> Target:
     """The target that the drafter is exported for: the one named, else the one it was trained for."""
     name = config.target or trained.target
     if name is None:
@@ -170,12 +170,12 @@ def _target_of(trained: Trained, config: ExportConfig) -> Target:
     except ConfigError as error:
         if config.target:
             raise
-        raise ConfigError(f"{error} (that is the one it was trained for; --target names another place of it)") from error
+        raise ConfigError(f"{error} (the drafter was trained for it; if it is elsewhere now, say where with --target)") from error
     return target
 
 
-def _untrained(config: ExportConfig, target: Target, command: Sequence[str]) -> Trained:
-    """The drafter that training with these options would begin with."""
+def _untrained(config: ExportConfig, target: Target, command: Sequence[str]) -> TrainedDrafter:
+    """The drafter that training with these options would start from."""
     layer_ids = choose_layer_ids(target.description.layers, config.drafter)
     mask_id = choose_mask_token_id(config.drafter.mask_token_id, target.text_config, target.tokenizer)
     target.outline()  # raises for a target that no drafter fits
@@ -184,30 +184,30 @@ def _untrained(config: ExportConfig, target: Target, command: Sequence[str]) -> 
         torch.manual_seed(config.seed)
         drafter = Drafter(architecture)
     device = torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
-    precision = choose_precision("auto", (device,))  # as training on this machine would choose
-    facts = TrainingFacts(
+    precision = choose_precision("auto", (device,))  # what training on this machine would choose
+    training = TrainingDetails(
         command=shlex.join(command) or None, precision=precision_name(precision), git_commit=git_commit(), versions=versions()
     )
-    return Trained(drafter=drafter, path=Path(config.output), target=target.name, step=0, facts=facts)
+    return TrainedDrafter(drafter=drafter, path=Path(config.output), target=target.name, step=0, training=training)
 
 
-def _dtype(asked: Precision, trained: Trained) -> torch.dtype:
-    """`auto`: bfloat16 where training rounded the matrices to it at every product; else float32.
+def _dtype(requested: Precision, trained: TrainedDrafter) -> torch.dtype:
+    """`auto` is bfloat16 where training rounded the matrices to it for every product, else float32.
 
-    Norms and what flows past the layers were float32 in training, whatever its precision, so that drafts may differ a little.
+    Norms and the residual stream were float32 in training, whatever its precision, so drafts may differ a little.
     """
-    rounded = trained.facts.precision == "bfloat16" or trained.drafter.fc.weight.dtype == torch.bfloat16
-    chosen = asked if asked != "auto" else "bfloat16" if rounded else "float32"
+    rounded = trained.training.precision == "bfloat16" or trained.drafter.fc.weight.dtype == torch.bfloat16
+    chosen = requested if requested != "auto" else "bfloat16" if rounded else "float32"
     return torch.bfloat16 if chosen == "bfloat16" else torch.float32
 
 
-def _cast(trained: Trained, dtype: torch.dtype) -> Drafter:
-    """The drafter as it is written. Raises `ConfigError` where a weight is not finite."""
+def _cast(trained: TrainedDrafter, dtype: torch.dtype) -> Drafter:
+    """The drafter in the number format that is written. Raises `ConfigError` where a weight is not finite."""
     weights = {name: tensor.detach().to(dtype).contiguous() for name, tensor in trained.drafter.state_dict().items()}
     for name, tensor in weights.items():
         if not tensor.isfinite().all():
             raise ConfigError(f"{name} of {trained.path} holds NaN or infinity: the run has diverged, export an earlier checkpoint")
-    return drafter_with(trained.config, weights, trained.path)
+    return build_drafter(trained.config, weights, trained.path)
 
 
 def _layout(format_: str, drafter: Qwen3Config, target: Target, dtype: torch.dtype) -> dict[str, Any]:
@@ -216,10 +216,10 @@ def _layout(format_: str, drafter: Qwen3Config, target: Target, dtype: torch.dty
     return zlab.config_json(drafter, target.text_config, dtype)
 
 
-def _write(folder: Path, layout: dict[str, Any], drafter: Drafter, card: str, told: dict[str, Any]) -> None:
-    # `format` is what transformers asks a file for before it loads it.
+def _write(folder: Path, layout: dict[str, Any], drafter: Drafter, card: str, origin: dict[str, Any]) -> None:
+    # transformers refuses a file without `format` in its metadata.
     save_file(drafter.state_dict(), folder / zlab.WEIGHTS, metadata={"format": "pt"})
-    (folder / zlab.WEIGHTS).chmod(0o644)  # safetensors lets nobody else read it
-    for name, value in ((zlab.CONFIG, layout), (PROVENANCE, told)):
+    (folder / zlab.WEIGHTS).chmod(0o644)  # safetensors makes files that only their owner may read
+    for name, value in ((zlab.CONFIG, layout), (PROVENANCE, origin)):
         (folder / name).write_text(json.dumps(value, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     (folder / CARD).write_text(card, encoding="utf-8")

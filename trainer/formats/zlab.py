@@ -1,7 +1,7 @@
-"""z-lab's folder of a drafter: `config.json` and `model.safetensors`, read and written.
+"""Reads and writes z-lab's format of a drafter: a folder with `config.json` and `model.safetensors`.
 
-It is what z-lab's own package, SGLang and vLLM load. Tensors have our own names, as these are z-lab's; the target's embedding and
-head are not in it.
+z-lab's own package, SGLang and vLLM load it. Our tensors already have z-lab's names; the target's embedding and head are not
+stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from trainer.errors import ConfigError
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 ARCHITECTURE = "DFlashDraftModel"
 
-# What is written as the drafter's config has it.
+# Keys that are copied from the drafter's config.
 _SAME = (
     "attention_bias",
     "attention_dropout",
@@ -44,22 +44,22 @@ _SAME = (
     "use_sliding_window",
     "vocab_size",
 )
-_USUAL_BLOCK = 16  # what every loader takes for a block where the config names none
+_DEFAULT_BLOCK_SIZE = 16  # what every loader assumes where the config names none
 
 
 def read_architecture(folder: Path) -> Qwen3Config:
-    """The drafter's config, in the form in which `Drafter` takes it. Raises `ConfigError`."""
+    """The drafter's config, in the form that `Drafter` takes. Raises `ConfigError`."""
     raw = read_json(folder / CONFIG)
     if raw.get("speculators_model_type"):
         way = "give the checkpoint or the z-lab folder that it was made from"
-        raise ConfigError(f"{folder} holds a drafter in the speculators format, which is only written: {way}")
+        raise ConfigError(f"{folder} holds a drafter in the speculators format, which can only be written, not read: {way}")
     named = raw.get("architectures") or []
     if named != [ARCHITECTURE]:
         raise ConfigError(f"{folder} holds a {', '.join(map(str, named)) or 'model without a name'}, and no {ARCHITECTURE}")
     own = {**(raw.get("dflash_config") or {})}
-    for key in ("mask_token_id", "target_layer_ids", "block_size"):  # older folders have them at the top
+    for key in ("mask_token_id", "target_layer_ids", "block_size"):  # older folders have them at the top level
         own.setdefault(key, raw.get(key))
-    own["block_size"] = own["block_size"] or _USUAL_BLOCK
+    own["block_size"] = own["block_size"] or _DEFAULT_BLOCK_SIZE
     try:
         own["target_layer_ids"] = list(
             own["target_layer_ids"] or spread_layer_ids(raw["num_target_layers"], raw["num_hidden_layers"])
@@ -67,17 +67,17 @@ def read_architecture(folder: Path) -> Qwen3Config:
         if own["mask_token_id"] is None:
             raise ValueError("it names no mask token")
         config = Qwen3Config.from_dict({**raw, "block_size": own["block_size"], "dflash_config": own})
-        _check_kind(config)
-    except Exception as error:  # whatever a config of other keys and types makes of transformers' own checks
+        _check_supported(config)
+    except Exception as error:  # unexpected keys and types make transformers' own checks raise anything
         reason = f"it has no {error.args[0]}" if isinstance(error, KeyError) else " ".join(str(error).split())[:200]
         raise ConfigError(f"{folder / CONFIG} is no config of a drafter that Draftscope can run: {reason}") from error
     return config
 
 
 def config_json(drafter: Qwen3Config, target: PretrainedConfig, dtype: torch.dtype) -> dict[str, Any]:
-    """What `config.json` holds: the drafter's architecture, spelled for old loaders and new ones.
+    """The content of `config.json`: the drafter's architecture, spelled for old loaders and new ones.
 
-    `target` is the config of the target's text; its special tokens are the drafter's too.
+    `target` is the target's text config; its special tokens are the drafter's too.
     """
     rope = dict(drafter.rope_parameters)
     scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
@@ -107,7 +107,7 @@ def config_json(drafter: Qwen3Config, target: PretrainedConfig, dtype: torch.dty
 
 
 def tensor_shapes(drafter: Qwen3Config) -> dict[str, list[int]]:
-    """Every tensor of the format with its shape, 3 + 11 for each layer: what loaders look for, whatever `Drafter` is made of."""
+    """Every tensor of the format with its shape: 3, and 11 for each layer. Loaders expect these, however `Drafter` is built."""
     width, inner, head = drafter.hidden_size, drafter.intermediate_size, drafter.head_dim
     queries, keys = drafter.num_attention_heads * head, drafter.num_key_value_heads * head
     layer = {
@@ -130,7 +130,7 @@ def tensor_shapes(drafter: Qwen3Config) -> dict[str, list[int]]:
 
 
 def read_weights(folder: Path) -> dict[str, torch.Tensor]:
-    """Every tensor of the folder, as stored, on the CPU. Raises `ConfigError` where a file is missing or cut off."""
+    """Every tensor in the folder, as stored, on the CPU. Raises `ConfigError` where a file is missing or truncated."""
     files = {WEIGHTS}
     if not (folder / WEIGHTS).is_file() and (folder / INDEX).is_file():
         files = set(read_json(folder / INDEX).get("weight_map", {}).values())
@@ -140,13 +140,13 @@ def read_weights(folder: Path) -> dict[str, torch.Tensor]:
             weights |= load_file(folder / file)
         except (OSError, SafetensorError) as error:
             found = f"is there but cannot be read ({error})" if (folder / file).is_file() else "is missing"
-            way = "it was not copied whole, so copy the folder again, or export anew"
+            way = "the folder was not copied completely, so copy it or export it again"
             raise ConfigError(f"{folder / file} {found}: {way}") from error
     return weights
 
 
 def read_json(file: Path) -> dict[str, Any]:
-    """An object out of a JSON file. Raises `ConfigError`."""
+    """The object in a JSON file. Raises `ConfigError`."""
     try:
         value = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -156,8 +156,8 @@ def read_json(file: Path) -> dict[str, Any]:
     return value
 
 
-def _check_kind(config: Qwen3Config) -> None:
-    """Raise `ValueError` for what the format allows and `Drafter` does not do."""
+def _check_supported(config: Qwen3Config) -> None:
+    """Raise `ValueError` for what the format allows and `Drafter` does not support."""
     if "sliding_attention" in (config.layer_types or ()):
         raise ValueError("some of its layers have sliding windows")
     if getattr(config, "is_causal", None):

@@ -18,7 +18,7 @@ from transformers import Qwen3Config
 from trainer.config import DrafterConfig
 from trainer.drafter.checkpoint import newest_metadata
 from trainer.errors import ConfigError
-from trainer.formats.load import Trained, load_trained
+from trainer.formats.load import TrainedDrafter, load_trained
 from trainer.run.lookup import find_run
 from trainer.target.provenance import same_target
 
@@ -28,7 +28,7 @@ class WarmStart:
     """The drafter called `name`, read and found whole."""
 
     name: str
-    trained: Trained
+    trained: TrainedDrafter
 
     def facts(self) -> dict[str, Any]:
         """What `run.json` says of it. Reads all weights, about a second for each GB, to tell which ones they were."""
