@@ -190,7 +190,7 @@ def test_a_truncated_export_is_refused(tmp_path: Path) -> None:
     assert "model.safetensors is there but cannot be read (" in told
     assert told.endswith("): the folder was not copied completely, so copy it or export it again")
     (folder / zlab.WEIGHTS).unlink()
-    assert "model.safetensors is missing: it was not copied whole, so copy the folder again" in refusal(str(folder), tmp_path)
+    assert "model.safetensors is missing: the folder was not copied completely" in refusal(str(folder), tmp_path)
 
 
 def test_a_tensor_too_many_in_an_export_is_refused(tmp_path: Path) -> None:
