@@ -12,7 +12,7 @@ from trainer.decoding.generate import stop_token_ids
 from trainer.drafter.learner import Learner
 from trainer.drafter.model import Drafter
 from trainer.errors import ConfigError
-from trainer.evaluate.online import Evaluator, Unmeasured
+from trainer.evaluate.online import Evaluator, NoEvaluator
 from trainer.monitor.acceptance import Evaluations
 from trainer.monitor.monitor import Monitor
 from trainer.run.preflight import Plan
@@ -21,7 +21,7 @@ from trainer.target.features import FeatureExtractor, FeatureRing, borrow_weight
 log = logging.getLogger(__name__)
 
 
-def load(plan: Plan, monitor: Monitor) -> tuple[Learner, list[FeatureExtractor], Evaluator | Unmeasured]:
+def load(plan: Plan, monitor: Monitor) -> tuple[Learner, list[FeatureExtractor], Evaluator | NoEvaluator]:
     """The learner, a target for each target thread (threads on one device share its weights), and who measures acceptance."""
     config, placement = plan.config, plan.placement
     monitor.enter_phase("loading the target")
@@ -52,9 +52,9 @@ def load(plan: Plan, monitor: Monitor) -> tuple[Learner, list[FeatureExtractor],
     return learner, [targets[device] for device in placement.targets], evaluator
 
 
-def _evaluator(plan: Plan, model: PreTrainedModel, evaluations: Evaluations) -> Evaluator | Unmeasured:
+def _evaluator(plan: Plan, model: PreTrainedModel, evaluations: Evaluations) -> Evaluator | NoEvaluator:
     if plan.held_out is None:
-        return Unmeasured()
+        return NoEvaluator()
     return Evaluator(
         model,
         plan.drafter,

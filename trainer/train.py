@@ -20,7 +20,7 @@ from trainer.target.features import FeatureBatch
 from trainer.drafter.learner import Learner
 from trainer.drafter.checkpoint import checkpoint_folder
 from trainer.monitor.control import Control
-from trainer.evaluate.online import Evaluator, Unmeasured
+from trainer.evaluate.online import Evaluator, NoEvaluator
 from trainer.run.checkpointing import Keeper
 from trainer.monitor.monitor import Monitor
 from trainer.build import load
@@ -95,7 +95,7 @@ def handle_requests(control: Control, learner: Learner, keeper: Keeper, stages: 
                 keeper.save()
 
 
-def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | Unmeasured, monitor: Monitor, control: Control) -> None:
+def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | NoEvaluator, monitor: Monitor, control: Control) -> None:
     """After the last step: its checkpoint, and a last evaluation."""
     monitor.enter("finishing")
     monitor.enter_phase("writing the last checkpoint")

@@ -248,7 +248,7 @@ def test_the_split_that_is_asked_is_told(evaluate: Evaluate, folder: Path, capsy
     rows = {name: datasets.Dataset.from_list([{"prompt": f"Say {name}"}]) for name in ("train", "held_out")}
     datasets.DatasetDict(rows).save_to_disk(str(folder / "d1"))
     assert evaluate("--prompts", str(folder / "d1")) == 0
-    assert f"Asked: the split 'held_out' of '{folder / 'd1'}'" in capsys.readouterr().out
+    assert f"Prompts: the split 'held_out' of '{folder / 'd1'}'" in capsys.readouterr().out
     for prompts, split in (("d1", "held_out"), ("asked.txt", None)):
         assert evaluate("--prompts", str(folder / prompts), "--json") == 0
         assert strict(capsys.readouterr().out)["settings"]["split"] == split
@@ -304,8 +304,8 @@ def nothing(_: Path) -> None: ...
         (nothing, "--temperature -1", "--temperature must be 0 (greedy) or at least 0.001, got -1.0"),
         (nothing, "--limit 0", "--limit must be at least 1, got 0"),
         (nothing, "--device cuda:9", "device names 'cuda:9', but this machine has cpu"),
-        (nothing, "--output {}/nosuch/out.json", "lies in a folder that does not exist"),
-        (broken_weights, "--checkpoint nan", "has weights that are no finite numbers"),
+        (nothing, "--output {}/nosuch/out.json", "is in a folder that does not exist"),
+        (broken_weights, "--checkpoint nan", "has weights that are NaN or infinite"),
         (without_end, "--target {}/endless", "names no token that ends an answer"),
         (other_target, "--target {}/other", "the drafter has a hidden size of 64, target "),
         (no_origin, "--checkpoint {}/plain", "does not say which target it drafts for: name it with --target"),

@@ -1,4 +1,4 @@
-"""trainer/evaluate/compare.py: which prompts are asked, and that each is answered twice on equal terms."""
+"""trainer/evaluate/compare.py: which prompts are asked, and that each is answered twice on equal settings."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -14,11 +14,11 @@ from trainer.decoding.sampling import Sampling
 from trainer.decoding.speculative import Decoded
 from trainer.errors import ConfigError
 from trainer.evaluate import compare
-from trainer.evaluate.compare import Answered, Asked, Terms, answer_both, read_prompts
+from trainer.evaluate.compare import AnsweredPrompt, DecodingSettings, TokenisedPrompt, answer_prompts, read_prompts
 from trainer.evaluate.lossless import Divergence
 
-PROMPTS = [Asked(number, "", [10 + number]) for number in (0, 1, 3)]
-TERMS = Terms(max_new_tokens=100, stop_ids=[2], seed=7)
+PROMPTS = [TokenisedPrompt(number, "", [10 + number]) for number in (0, 1, 3)]
+TERMS = DecodingSettings(max_new_tokens=100, stop_ids=[2], seed=7)
 
 
 def ask(text: str, category: str = "") -> Prompt:
@@ -55,7 +55,7 @@ def test_what_the_template_refuses_is_left_out() -> None:
 
 
 def test_nothing_left_is_an_error_with_an_example() -> None:
-    with pytest.raises(ConfigError, match=r"none of the 1 prompts can be answered \(prompt 1: the template refuses it\): look at"):
+    with pytest.raises(ConfigError, match=r"none of the 1 prompts can be answered \(prompt 1: the template refuses it\): check"):
         read_prompts(Picky(), [ask("bad")], limit=9)  # type: ignore[arg-type]
     with pytest.raises(
         ConfigError, match=r"its 2 tokens are too many.*: shorten them, or give a smaller number of --max-new-tokens"
@@ -85,8 +85,8 @@ class Log:
         parted = Divergence(position=2, token=drafted[2], target_token=alone[2], logit_gap=3.0, rounding=0.1)
         return None if drafted == alone else parted
 
-    def answers(self, terms: Terms) -> list[Answered]:
-        return list(answer_both(None, self, PROMPTS, terms))  # type: ignore[arg-type]
+    def answers(self, settings: DecodingSettings) -> list[AnsweredPrompt]:
+        return list(answer_prompts(None, self, PROMPTS, settings))  # type: ignore[arg-type]
 
 
 def test_each_prompt_is_answered_twice_in_turns_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,7 +115,7 @@ def test_a_warm_up_is_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_sampled_answers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, wrong=11)
-    answers = log.answers(Terms(max_new_tokens=9, stop_ids=[2], sampling=Sampling(temperature=1.0)))
+    answers = log.answers(DecodingSettings(max_new_tokens=9, stop_ids=[2], sampling=Sampling(temperature=1.0)))
     assert [answer.divergence for answer in answers] == [None] * 3
     assert all(answer.alone for answer in answers)
     assert {how["sampling"].temperature for *_, how in log.calls} == {1.0}
@@ -123,6 +123,6 @@ def test_sampled_answers_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_target_need_not_be_asked_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     log = Log(monkeypatch, wrong=11)
-    answers = log.answers(Terms(max_new_tokens=9, stop_ids=[2], baseline=False))
+    answers = log.answers(DecodingSettings(max_new_tokens=9, stop_ids=[2], baseline=False))
     assert {who for who, *_ in log.calls} == {"drafted"}
     assert [(answer.alone, answer.divergence) for answer in answers] == [(None, None)] * 3

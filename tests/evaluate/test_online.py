@@ -22,7 +22,7 @@ from trainer.decoding.acceptance_length import acceptance_length
 from trainer.decoding.speculative import SpeculativeDecoder
 from trainer.drafter.learner import StepResult
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
-from trainer.evaluate.online import ESTIMATES, Evaluator, Unmeasured
+from trainer.evaluate.online import ESTIMATES, Evaluator, NoEvaluator
 from trainer.record.format import EvaluationLine
 from trainer.target.tiny import MASK, tiny_config, tiny_model
 
@@ -249,7 +249,7 @@ def with_tokens(token_T: torch.Tensor) -> Any:
 
 
 def test_nothing_to_measure() -> None:
-    with Unmeasured() as measuring:
+    with NoEvaluator() as measuring:
         measuring.measure_if_due(after(2), drafter())
         measuring.measure_last(2, drafter(), never)
 

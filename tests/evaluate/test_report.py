@@ -10,9 +10,9 @@ from rich.console import Console
 
 from trainer.decoding.acceptance_length import Round
 from trainer.decoding.speculative import Decoded
-from trainer.evaluate.compare import Answered, Asked
+from trainer.evaluate.compare import AnsweredPrompt, TokenisedPrompt
 from trainer.evaluate.lossless import Divergence
-from trainer.evaluate.report import UNNAMED, Report, report
+from trainer.evaluate.report import UNNAMED, Report, make_report
 
 ROUNDING = Divergence(position=4, token=7, target_token=8, logit_gap=-1.5e-6, rounding=1e-6)
 BUG = Divergence(position=1, token=7, target_token=8, logit_gap=2.25, rounding=1e-6)
@@ -26,19 +26,21 @@ def decoded(kept: list[int], seconds: float, first: float = 0.5) -> Decoded:
 
 def answered(
     number: int, category: str, kept: list[int], *, alone: float | None = 8.0, divergence: Divergence | None = None
-) -> Answered:
+) -> AnsweredPrompt:
     """An answer whose decoding took 2 s, and `alone` without the drafter."""
     slow = (
         None if alone is None else Decoded(token_ids=[1] * (1 + sum(kept)), rounds=(), prefill_seconds=0.25, decode_seconds=alone)
     )
-    return Answered(prompt=Asked(number, category, [1] * 10), drafted=decoded(kept, 2.0), alone=slow, divergence=divergence)
+    return AnsweredPrompt(
+        prompt=TokenisedPrompt(number, category, [1] * 10), drafted=decoded(kept, 2.0), alone=slow, divergence=divergence
+    )
 
 
 SOME = [answered(0, "code", [4, 4, 4]), answered(1, "talk", [1, 1]), answered(5, "code", [2], divergence=ROUNDING)]
 
 
-def found(answers: list[Answered], *, compared: bool = True) -> Report:
-    return report(answers, 4, compared=compared)
+def found(answers: list[AnsweredPrompt], *, compared: bool = True) -> Report:
+    return make_report(answers, 4, compared=compared)
 
 
 def shown(told: Report) -> str:
@@ -119,17 +121,17 @@ def test_everything_can_be_told_in_strict_json() -> None:
         (SOME[:1], "Lossless: the answer is the target's own, token for token."),
         (
             SOME,
-            "2 of 3 answers are the target's own, token for token; 1 part where it likes two tokens equally well, "
-            "up to rounding (logits at most 2e-06 apart).",
+            "2 of 3 answers are the target's own, token for token; 1 diverges where the target's logits of two tokens "
+            "are equal, up to rounding (at most 2e-06 apart).",
         ),
         (
             [*SOME, answered(8, "", [2], divergence=BUG)],
-            "NOT lossless: 2 of 4 answers are the target's own, token for token; 1 part where it clearly prefers another token "
-            "(first prompt 9, logits 2.2 apart, which rounding changes by 1e-06).",
+            "NOT lossless: 2 of 4 answers are the target's own, token for token; 1 diverges where the target clearly prefers "
+            "another token (first prompt 9, logits 2.2 apart, which rounding changes by 1e-06).",
         ),
     ],
 )
-def test_losslessness_in_words(answers: list[Answered], said: str) -> None:
+def test_losslessness_in_words(answers: list[AnsweredPrompt], said: str) -> None:
     assert found(answers).lossless_sentence() == said
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.support.made_runs import tiny_drafter
 from trainer.data.conversations import fingerprint, load_conversations
 from trainer.data.prompts import fingerprint_prompts, load_prompts
-from trainer.evaluate.warnings import Use, cautions
+from trainer.evaluate.warnings import EvaluationSettings, evaluation_warnings
 from trainer.formats.load import TrainedDrafter, TrainingDetails
 from trainer.target.load import Target
 from trainer.target.provenance import NAME
@@ -34,7 +34,7 @@ def told(drafter: TrainedDrafter, **other: Any) -> list[str]:
         "prompts": "some.txt",
         **other,
     }
-    return list(cautions(drafter, Use(**use)))
+    return list(evaluation_warnings(drafter, EvaluationSettings(**use)))
 
 
 def only(drafter: TrainedDrafter, **other: Any) -> str:

@@ -117,7 +117,10 @@ def test_older_folders_have_keys_at_the_top_or_leave_them_out(tmp_path: Path) ->
     [
         ({"architectures": ["DFlash2DraftModel"]}, "holds a DFlash2DraftModel, and no DFlashDraftModel"),
         ({"architectures": None}, "holds a model without a name"),
-        ({"speculators_model_type": "dflash"}, "in the speculators format, which can only be written, not read: give the checkpoint"),
+        (
+            {"speculators_model_type": "dflash"},
+            "in the speculators format, which can only be written, not read: give the checkpoint",
+        ),
         ({"layer_types": ["full_attention", "sliding_attention"], "sliding_window": 64}, "some of its layers have sliding windows"),
         ({"is_causal": True}, "its blocks are causal"),
         ({"attention_bias": True}, "its attention has biases"),

@@ -19,7 +19,7 @@ from trainer.data.chat_template import Chat, Tokenised
 from trainer.data.conversations import load_conversations, load_held_out
 from trainer.data.prompts import load_prompts
 from trainer.errors import ConfigError
-from trainer.prepare.answer_store import Answers, Said
+from trainer.prepare.answer_store import AnswerStore, StoredAnswer
 from trainer.prepare.command import PrepareConfig, prepare
 from trainer.target.load import Target
 from trainer.target.provenance import mismatches, read_provenance
@@ -108,14 +108,14 @@ def test_an_answer_is_what_the_target_says_to_the_question(tmp_path: Path, turns
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, after: int, failure: type[BaseException] = KeyboardInterrupt) -> None:
     """Let so many answers be kept, and then interrupt, as Ctrl-C or a kill would."""
-    original, left = Answers.add, iter(range(after))
+    original, left = AnswerStore.add, iter(range(after))
 
-    def add(answers: Answers, prompt: int, said: Said) -> None:
+    def add(answers: AnswerStore, prompt: int, said: StoredAnswer) -> None:
         if next(left, None) is None:
             raise failure
         original(answers, prompt, said)
 
-    monkeypatch.setattr(Answers, "add", add)
+    monkeypatch.setattr(AnswerStore, "add", add)
 
 
 def stopped(asked: PrepareConfig, after: int, failure: type[BaseException] = KeyboardInterrupt) -> None:
@@ -160,7 +160,7 @@ def test_ctrl_c_says_how_to_go_on_and_ends_with_130(
     assert main(["prepare", *words, "--output", str(tmp_path / "out")]) == 130
     told = " ".join(capsys.readouterr().err.split())
     assert "Stopped: 2 answers are kept in" in told
-    assert "The same command goes on from them." in told
+    assert "The same command continues from them." in told
     assert [path.name for path in tmp_path.iterdir()] == ["out.partial"]
 
 
@@ -256,7 +256,7 @@ def test_bad_values(tmp_path: Path, knob: str, value: float) -> None:
 
 
 def test_if_nothing_is_left_the_reason_is_said(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"\(8 with no room beside .* in the 4,096 positions .*\): shorten the prompts"):
+    with pytest.raises(ConfigError, match=r"\(8 with no room for .* in the 4,096 positions .*\): shorten the prompts"):
         prepare(config(tmp_path, max_new_tokens=4096), QUIET)
     assert list(tmp_path.iterdir()) == []
     told = r"none of the prompts becomes a conversation \(8 cut off by .*\): pass .*, or remove .*out\.partial and raise"

@@ -6,8 +6,8 @@ import pytest
 from trainer.data.chat_template import Chat
 from trainer.data.prompts import Prompt
 from trainer.decoding.generate import Answer
-from trainer.prepare.answer_store import Answers
-from trainer.prepare.turns import Dialogues
+from trainer.prepare.answer_store import AnswerStore
+from trainer.prepare.turns import ConversationBuilder
 from trainer.target.tiny import tiny_tokenizer
 
 SYSTEM = {"role": "system", "content": "Be brief."}
@@ -19,8 +19,8 @@ def said(text: str) -> dict[str, str]:
 
 
 @pytest.fixture
-def answers(tmp_path: Path) -> Iterator[Answers]:
-    answers = Answers(tmp_path)
+def answers(tmp_path: Path) -> Iterator[AnswerStore]:
+    answers = AnswerStore(tmp_path)
     yield answers
     answers.close()
 
@@ -29,8 +29,8 @@ def spoken(text: str, number: int = 0, turn: int = 0, *, finished: bool = True) 
     return Answer((number, turn), tiny_tokenizer()(text)["input_ids"], finished)
 
 
-def dialogues(answers: Answers, *prompts: Prompt, turns: int = 0, longest: int = 4096) -> Dialogues:
-    return Dialogues(prompts, answers, Chat(tiny_tokenizer()), turns=turns, longest=longest)
+def builder(answers: AnswerStore, *prompts: Prompt, turns: int = 0, longest: int = 4096) -> ConversationBuilder:
+    return ConversationBuilder(prompts, answers, Chat(tiny_tokenizer()), turns=turns, longest=longest)
 
 
 def asked(question: object) -> str:
@@ -41,17 +41,17 @@ def asked(question: object) -> str:
 THREE = Prompt([SYSTEM, ASK], "chat", (MORE, LAST))
 
 
-def test_each_turn_is_asked_behind_the_targets_own_answers(answers: Answers) -> None:
-    talk = dialogues(answers, THREE)
+def test_each_turn_is_asked_behind_the_targets_own_answers(answers: AnswerStore) -> None:
+    talk = builder(answers, THREE)
     first = talk.next_question(0)
     assert asked(first) == ("<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nWho?<|im_end|>\n<|im_start|>assistant\n")
-    second = talk.hear(spoken("Me"))
+    second = talk.add_answer(spoken("Me"))
     assert second is not None
     assert second.key == (0, 1)
     assert asked(second) == asked(first) + "Me<|im_end|>\n<|im_start|>user\nAnd why?<|im_end|>\n<|im_start|>assistant\n"
-    third = talk.hear(spoken("So", turn=1))
+    third = talk.add_answer(spoken("So", turn=1))
     assert asked(third).endswith("So<|im_end|>\n<|im_start|>user\nBye<|im_end|>\n<|im_start|>assistant\n")
-    assert talk.hear(spoken("Ciao", turn=2)) is None
+    assert talk.add_answer(spoken("Ciao", turn=2)) is None
     (made,) = talk.conversations(keep_unfinished=False)
     assert made.row == {
         "messages": [SYSTEM, ASK, said("Me"), MORE, said("So"), LAST, said("Ciao")],
@@ -64,20 +64,20 @@ def test_each_turn_is_asked_behind_the_targets_own_answers(answers: Answers) -> 
 
 
 @pytest.mark.parametrize(("turns", "asked_in_all"), [(1, 1), (2, 2), (3, 3), (9, 3), (0, 3)])
-def test_no_more_turns_are_asked_than_wanted(answers: Answers, turns: int, asked_in_all: int) -> None:
-    talk = dialogues(answers, THREE, turns=turns)
+def test_no_more_turns_are_asked_than_wanted(answers: AnswerStore, turns: int, asked_in_all: int) -> None:
+    talk = builder(answers, THREE, turns=turns)
     question, count = talk.next_question(0), 0
     while question:
-        question, count = talk.hear(spoken("Ja", turn=count)), count + 1
+        question, count = talk.add_answer(spoken("Ja", turn=count)), count + 1
     assert count == asked_in_all
     (made,) = talk.conversations(keep_unfinished=False)
     assert len(made.row["messages"]) == 1 + 2 * asked_in_all
     assert not talk.cut_short
 
 
-def test_what_was_answered_before_is_not_asked_again(answers: Answers) -> None:
-    dialogues(answers, THREE).hear(spoken("Me"))
-    again = dialogues(answers, THREE)
+def test_what_was_answered_before_is_not_asked_again(answers: AnswerStore) -> None:
+    builder(answers, THREE).add_answer(spoken("Me"))
+    again = builder(answers, THREE)
     question = again.next_question(0)
     assert question is not None
     assert question.key == (0, 1)
@@ -85,10 +85,10 @@ def test_what_was_answered_before_is_not_asked_again(answers: Answers) -> None:
 
 
 @pytest.mark.parametrize("keep", [False, True])
-def test_an_unfinished_answer_ends_a_conversation(answers: Answers, keep: bool) -> None:
-    talk = dialogues(answers, THREE)
-    talk.hear(spoken("Me"))
-    assert talk.hear(spoken("On and", turn=1, finished=False)) is None
+def test_an_unfinished_answer_ends_a_conversation(answers: AnswerStore, keep: bool) -> None:
+    talk = builder(answers, THREE)
+    talk.add_answer(spoken("Me"))
+    assert talk.add_answer(spoken("On and", turn=1, finished=False)) is None
     assert talk.next_question(0) is None, "nor when it is looked at again"
     (made,) = talk.conversations(keep)
     kept = [SYSTEM, ASK, said("Me")] + ([MORE, said("On and")] if keep else [])
@@ -97,38 +97,38 @@ def test_an_unfinished_answer_ends_a_conversation(answers: Answers, keep: bool) 
     assert not talk.dropped
 
 
-def test_an_unfinished_first_answer_leaves_nothing(answers: Answers) -> None:
-    talk = dialogues(answers, THREE)
-    talk.hear(spoken("On and", finished=False))
+def test_an_unfinished_first_answer_leaves_nothing(answers: AnswerStore) -> None:
+    talk = builder(answers, THREE)
+    talk.add_answer(spoken("On and", finished=False))
     assert list(talk.conversations(keep_unfinished=False)) == []
     assert dict(talk.dropped) == {"unfinished": 1}
     assert not talk.cut_short
 
 
-def test_a_turn_that_does_not_fit_cuts_a_conversation_short(answers: Answers) -> None:
-    talk = dialogues(answers, THREE, Prompt([ASK, LAST] * 40), longest=len("#system\nBe brief.#\n#user\nWho?#\n#assistant\n"))
+def test_a_turn_that_does_not_fit_cuts_a_conversation_short(answers: AnswerStore) -> None:
+    talk = builder(answers, THREE, Prompt([ASK, LAST] * 40), longest=len("#system\nBe brief.#\n#user\nWho?#\n#assistant\n"))
     warnings: list[str] = []
     assert talk.next_question(0, warnings.append) is not None
     assert talk.next_question(1, warnings.append) is None
     assert dict(talk.dropped) == {"too_long": 1}
     assert warnings[0].startswith("Prompt 2 is left out: its ")
-    assert talk.hear(spoken("Me")) is None
+    assert talk.add_answer(spoken("Me")) is None
     assert dict(talk.cut_short) == {"too_long": 1}
     (made,) = talk.conversations(keep_unfinished=False)
     assert made.row["messages"] == [SYSTEM, ASK, said("Me")]
 
 
-def test_an_answer_of_nothing_is_nothing_to_learn(answers: Answers) -> None:
-    talk = dialogues(answers, Prompt([ASK]))
-    talk.hear(spoken(""))
+def test_an_answer_of_nothing_is_nothing_to_learn(answers: AnswerStore) -> None:
+    talk = builder(answers, Prompt([ASK]))
+    talk.add_answer(spoken(""))
     assert list(talk.conversations(keep_unfinished=False)) == []
     assert dict(talk.dropped) == {"nothing_to_learn": 1}
 
 
-def test_tokens_that_training_would_spell_otherwise_are_not_exact(answers: Answers) -> None:
-    talk = dialogues(answers, THREE, turns=2)
-    talk.hear(Answer((0, 0), [*b"Me", 0xC3], True))  # half of a letter, which no text gives back
-    talk.hear(spoken("So", turn=1))
+def test_tokens_that_training_would_spell_otherwise_are_not_exact(answers: AnswerStore) -> None:
+    talk = builder(answers, THREE, turns=2)
+    talk.add_answer(Answer((0, 0), [*b"Me", 0xC3], True))  # half of a letter, which no text gives back
+    talk.add_answer(spoken("So", turn=1))
     (made,) = talk.conversations(keep_unfinished=False)
     assert made.row["messages"][2]["content"] == "Me\ufffd"
     assert not made.exact

@@ -1,6 +1,6 @@
-"""`python -m trainer evaluate`: real speculative decoding with a trained drafter, held against the target by itself.
+"""`python -m trainer evaluate`: real speculative decoding with a trained drafter, compared with the target alone.
 
-A drafter and prompts in; acceptance length, rates with and without the drafter and losslessness out (docs/evaluate.md).
+It reports acceptance length, rates with and without the drafter, and whether decoding is lossless (docs/evaluate.md).
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from trainer.decoding.progress import AnswerProgress, print_line, show_progress
 from trainer.decoding.speculative import SpeculativeDecoder, prepare_for_decoding
 from trainer.devices import precision_name
 from trainer.errors import ConfigError
-from trainer.evaluate.compare import Answered, Terms, answer_both
-from trainer.evaluate.plan import EvaluateOptions, Evaluation, check
-from trainer.evaluate.report import Report, report
+from trainer.evaluate.compare import AnsweredPrompt, DecodingSettings, answer_prompts
+from trainer.evaluate.plan import EvaluateOptions, EvaluationPlan, check
+from trainer.evaluate.report import Report, make_report
 from trainer.files import free_place, write_atomic
 from trainer.formatting import number
 
-# A table that is piped somewhere has no terminal to take its width from.
+# Width of the table where stdout is no terminal.
 _PIPED_WIDTH = 120
 
 
 def evaluate(options: EvaluateOptions, console: Console | None = None, out: Console | None = None) -> bool:
     """Evaluate and print: progress and warnings to `console`, by default stderr, the result to `out`, by default stdout.
 
-    Returns False where an answer diverges from the target's own and rounding does not explain it. Raises `ConfigError`, for an
-    output that cannot be written only when the result has been printed.
+    Returns False if an answer diverges from the target's own and rounding does not explain it. Raises `ConfigError`; if the output
+    file cannot be written, only after the result has been printed.
     """
     console = console or Console(stderr=True)
     out = out or Console(width=None if sys.stdout.isatty() else _PIPED_WIDTH)
@@ -48,26 +48,26 @@ def evaluate(options: EvaluateOptions, console: Console | None = None, out: Cons
         print_line(console, f"Warning: {sentence}")
     if options.cpu_threads:
         torch.set_num_threads(options.cpu_threads)
-    found = report(_answer(evaluation, console), evaluation.trained.drafter.block_size, compared=evaluation.compared)
+    found = make_report(_answer(evaluation, console), evaluation.trained.drafter.block_size, compared=evaluation.compared)
     told = _strict_json(as_json(evaluation, found)) + "\n" if output or options.json else ""
     if options.json:
         out.file.write(told)
     else:
         show(evaluation, found, out)
-    if found.bugs:
+    if found.unexplained:
         print_line(console, f"Warning: {verdict(evaluation, found)}")
     if output:
         _write(output, told)
-    return not found.bugs
+    return not found.unexplained
 
 
-def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
-    """Load the target and answer every prompt, with the drafter and, if asked for, without."""
+def _answer(evaluation: EvaluationPlan, console: Console) -> list[AnsweredPrompt]:
+    """Load the target and answer every prompt with the drafter and, unless `--no-baseline`, without."""
     print_line(console, f"Loading target {evaluation.target.name!r} in {precision_name(evaluation.dtype)} on {evaluation.device}.")
     model = evaluation.target.load(evaluation.dtype, evaluation.device)
-    terms = _terms(evaluation, model)
+    settings = _decoding_settings(evaluation, model)
     drafter = prepare_for_decoding(evaluation.trained.drafter, model)
-    answers: list[Answered] = []
+    answers: list[AnsweredPrompt] = []
     progress = AnswerProgress(len(evaluation.prompts), 0)
 
     def status() -> str:
@@ -75,15 +75,15 @@ def _answer(evaluation: Evaluation, console: Console) -> list[Answered]:
         return progress.status(f"acceptance length {number(length, '.2f')}")
 
     with SpeculativeDecoder(model, drafter) as speculator, show_progress(console, progress, status) as advance:
-        for answered in answer_both(model, speculator, evaluation.prompts, terms):
+        for answered in answer_prompts(model, speculator, evaluation.prompts, settings):
             answers.append(answered)
             advance(len(answered.drafted.token_ids), 1)
     return answers
 
 
-def _terms(evaluation: Evaluation, model: PreTrainedModel) -> Terms:
+def _decoding_settings(evaluation: EvaluationPlan, model: PreTrainedModel) -> DecodingSettings:
     options, chat = evaluation.options, evaluation.chat
-    return Terms(
+    return DecodingSettings(
         max_new_tokens=options.max_new_tokens,
         stop_ids=require_stop_token_ids(model, evaluation.target.name, chat.end_token_id(), chat.eos_id),
         sampling=options.sampling,
@@ -92,8 +92,8 @@ def _terms(evaluation: Evaluation, model: PreTrainedModel) -> Terms:
     )
 
 
-def as_json(evaluation: Evaluation, found: Report) -> dict[str, Any]:
-    """Everything that is told of an evaluation; docs/evaluate.md says what each field means."""
+def as_json(evaluation: EvaluationPlan, found: Report) -> dict[str, Any]:
+    """Everything an evaluation reports; docs/evaluate.md explains each field."""
     options = evaluation.options
     return {
         "checkpoint": str(evaluation.trained.path),
@@ -123,15 +123,17 @@ def as_json(evaluation: Evaluation, found: Report) -> dict[str, Any]:
     }
 
 
-def show(evaluation: Evaluation, found: Report, out: Console) -> None:
-    """The table for people, and what it means."""
+def show(evaluation: EvaluationPlan, found: Report, out: Console) -> None:
+    """Print the table for people, with sentences that explain it."""
     trained, sampling = evaluation.trained, evaluation.options.sampling
     how = "greedy" if sampling.greedy else f"sampled at temperature {sampling.temperature:g}"
     step = "" if trained.step is None else f", step {trained.step:,}"
     where = f"{how}, {precision_name(evaluation.dtype)} on {evaluation.device}"
     out.print(found.table(f"{evaluation.options.checkpoint}{step}, drafting for {evaluation.target.name} ({where})"))
     if evaluation.split:
-        print_line(out, f"Asked: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which training leaves alone.")
+        print_line(
+            out, f"Prompts: the split {evaluation.split!r} of {evaluation.options.prompts!r}, which is held out from training."
+        )
     for sentence in (*found.drafting(), verdict(evaluation, found)):
         print_line(out, sentence)
     if left_out := evaluation.left_out:
@@ -139,12 +141,12 @@ def show(evaluation: Evaluation, found: Report, out: Console) -> None:
         print_line(out, f"Prompts left out: {reasons}.")
 
 
-def verdict(evaluation: Evaluation, found: Report) -> str:
-    """Whether drafting changed a text, in one sentence."""
+def verdict(evaluation: EvaluationPlan, found: Report) -> str:
+    """One sentence that says whether drafting changed a text."""
     if not evaluation.options.sampling.greedy:
-        return "Sampled texts differ by chance and are not compared; greedy ones (--temperature 0) would be."
+        return "Sampled texts differ by chance and are not compared; greedy ones (--temperature 0) are."
     if not evaluation.options.baseline:
-        return "Losslessness and speed-up are not known: the target was not asked alone (--no-baseline)."
+        return "Losslessness and speed-up are unknown: the target did not answer alone (--no-baseline)."
     return found.lossless_sentence()
 
 
@@ -153,7 +155,7 @@ def _free_file(output: str | None) -> Path | None:
         return None
     place = free_place(output, "file")
     if not place.parent.is_dir():
-        raise ConfigError(f"output {output!r} lies in a folder that does not exist: make it first")
+        raise ConfigError(f"output {output!r} is in a folder that does not exist: make it first")
     return place
 
 
@@ -162,7 +164,7 @@ def _write(place: Path, text: str) -> None:
     try:
         write_atomic(place, text, durable=False, exclusive=True)
     except OSError as error:
-        way = "what was found is printed above and in no file; name another file next time"
+        way = "the result is printed above but in no file; name another file next time"
         raise ConfigError(f"output {str(place)!r} cannot be written ({error.strerror or error}): {way}") from error
 
 
@@ -171,7 +173,7 @@ def _strict_json(facts: dict[str, Any]) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """The same with None for every number that JSON has no word for."""
+    """The same value with None for NaN and infinity, which JSON does not have."""
     if isinstance(value, Mapping):
         return {name: _finite(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

@@ -1,4 +1,4 @@
-"""Prompts in, each answered twice out: with the drafter and by the target alone, so that one can be held against the other."""
+"""Answers each prompt twice, with the drafter and by the target alone, and compares the two answers."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ _WARM_UP_TOKENS = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A prompt that can be answered: its number in the source, the kind of question it is, its tokens."""
+class TokenisedPrompt:
+    """A prompt as token ids, with its number in the source and its category."""
 
     number: int
     category: str
@@ -31,18 +31,18 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered:
-    """A prompt with its answers. `alone` is None where the target was not asked by itself, `divergence` if greedy ones agree."""
+class AnsweredPrompt:
+    """A prompt with its answers. `alone` is None without a baseline, `divergence` where the two answers agree or are sampled."""
 
-    prompt: Asked
+    prompt: TokenisedPrompt
     drafted: Decoded
     alone: Decoded | None = None
     divergence: Divergence | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """How a text is decoded."""
+class DecodingSettings:
+    """How answers are decoded."""
 
     max_new_tokens: int
     stop_ids: Sequence[int]
@@ -51,12 +51,12 @@ class Terms:
     baseline: bool = True
 
 
-def read_prompts(chat: Chat, prompts: Sequence[Prompt], limit: int) -> tuple[list[Asked], Counter[str]]:
+def read_prompts(chat: Chat, prompts: Sequence[Prompt], limit: int) -> tuple[list[TokenisedPrompt], Counter[str]]:
     """Prompts as token ids, and how many are left out, by reason; one longer than `limit` tokens is `too_long`.
 
     Raises `ConfigError` where none is left.
     """
-    asked: list[Asked] = []
+    tokenised: list[TokenisedPrompt] = []
     left_out: Counter[str] = Counter()
     example = ""
     for number, prompt in enumerate(prompts):
@@ -65,43 +65,48 @@ def read_prompts(chat: Chat, prompts: Sequence[Prompt], limit: int) -> tuple[lis
             left_out[token_ids.reason] += 1
             example = example or f"prompt {number + 1}: {token_ids.detail}"
         else:
-            asked.append(Asked(number, prompt.category, token_ids))
-    if not asked:
-        way = "look at them and at the target's chat template"
+            tokenised.append(TokenisedPrompt(number, prompt.category, token_ids))
+    if not tokenised:
+        way = "check them and the target's chat template"
         if left_out["too_long"]:
             way = "shorten them, or give a smaller number of --max-new-tokens"
         raise ConfigError(f"none of the {len(prompts)} prompts can be answered ({example}): {way}")
-    return asked, left_out
+    return tokenised, left_out
 
 
-def answer_both(
-    model: PreTrainedModel, speculator: SpeculativeDecoder, prompts: Sequence[Asked], terms: Terms
-) -> Iterator[Answered]:
-    """Answer each prompt with the drafter and alone, now this first and now that: a machine that drifts then favours neither."""
-    warm_up = replace(terms, max_new_tokens=min(_WARM_UP_TOKENS, terms.max_new_tokens), stop_ids=())
+def answer_prompts(
+    model: PreTrainedModel, speculator: SpeculativeDecoder, prompts: Sequence[TokenisedPrompt], settings: DecodingSettings
+) -> Iterator[AnsweredPrompt]:
+    """Answer each prompt with the drafter and alone, in alternating order: a machine whose speed drifts then favours neither."""
+    warm_up = replace(settings, max_new_tokens=min(_WARM_UP_TOKENS, settings.max_new_tokens), stop_ids=())
     _answer(model, speculator, prompts[0], warm_up, drafter_first=True)
-    for place, prompt in enumerate(prompts):
-        drafted, alone = _answer(model, speculator, prompt, terms, drafter_first=place % 2 == 0)
+    for index, prompt in enumerate(prompts):
+        drafted, alone = _answer(model, speculator, prompt, settings, drafter_first=index % 2 == 0)
         divergence = None
-        if alone and terms.sampling.greedy:
+        if alone and settings.sampling.greedy:
             divergence = find_divergence(model, prompt.token_ids, drafted.token_ids, alone.token_ids)
-        yield Answered(prompt=prompt, drafted=drafted, alone=alone, divergence=divergence)
+        yield AnsweredPrompt(prompt=prompt, drafted=drafted, alone=alone, divergence=divergence)
 
 
 def _answer(
-    model: PreTrainedModel, speculator: SpeculativeDecoder, prompt: Asked, terms: Terms, *, drafter_first: bool
+    model: PreTrainedModel,
+    speculator: SpeculativeDecoder,
+    prompt: TokenisedPrompt,
+    settings: DecodingSettings,
+    *,
+    drafter_first: bool,
 ) -> tuple[Decoded, Decoded | None]:
-    """With the drafter, and alone if that is wanted."""
-    how: dict[str, Any] = {
-        "max_new_tokens": terms.max_new_tokens,
-        "stop_ids": terms.stop_ids,
-        "sampling": terms.sampling,
-        "seed": terms.seed + prompt.number,
+    """The answer with the drafter and, with a baseline, the target's own."""
+    arguments: dict[str, Any] = {
+        "max_new_tokens": settings.max_new_tokens,
+        "stop_ids": settings.stop_ids,
+        "sampling": settings.sampling,
+        "seed": settings.seed + prompt.number,
     }
 
-    def ask_alone() -> Decoded | None:
-        return decode_alone(model, prompt.token_ids, **how) if terms.baseline else None
+    def without_drafter() -> Decoded | None:
+        return decode_alone(model, prompt.token_ids, **arguments) if settings.baseline else None
 
-    alone = None if drafter_first else ask_alone()
-    drafted = speculator.decode(prompt.token_ids, **how)
-    return drafted, ask_alone() if drafter_first else alone
+    alone = None if drafter_first else without_drafter()
+    drafted = speculator.decode(prompt.token_ids, **arguments)
+    return drafted, without_drafter() if drafter_first else alone

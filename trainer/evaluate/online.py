@@ -187,10 +187,10 @@ class Evaluator:
         )
 
 
-class Unmeasured:
+class NoEvaluator:
     """Stands where a run has nothing to measure acceptance on."""
 
-    def __enter__(self) -> Unmeasured:
+    def __enter__(self) -> NoEvaluator:
         return self
 
     def __exit__(self, *_: object) -> None: ...

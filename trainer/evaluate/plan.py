@@ -1,4 +1,4 @@
-"""Everything about an evaluation that can be wrong, found before the target's weights are read. Raises `ConfigError`."""
+"""Checks everything that can be wrong with an evaluation before the target's weights are read. Raises `ConfigError`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from trainer.decoding.sampling import Sampling
 from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.drafter.compatibility import check_fit
 from trainer.errors import ConfigError, require
-from trainer.evaluate.compare import Asked, read_prompts
-from trainer.evaluate.warnings import Use, cautions
+from trainer.evaluate.compare import TokenisedPrompt, read_prompts
+from trainer.evaluate.warnings import EvaluationSettings, evaluation_warnings
 from trainer.formats.load import TrainedDrafter, load_trained
 from trainer.target.load import Target
 
@@ -26,33 +26,34 @@ class EvaluateOptions:
     checkpoint: str
     """The drafter: a run by id or folder, a checkpoint's folder or an exported one."""
     prompts: str
-    """What is asked: a text file (a prompt a line), a .jsonl file, a folder made by `datasets.save_to_disk`, `demo` or `stdlib`."""
+    """Prompts: a text file (one per line), a .jsonl file, a folder made by `datasets.save_to_disk`, `demo` or `stdlib`."""
     target: str | None = None
-    """The model that it drafts for; by default the one that it was trained for."""
+    """The model to draft for; by default the one that the drafter was trained for."""
     runs: str = "runs"
-    """Folder of all runs, where a run's id is looked up."""
+    """Folder of all runs, in which a run's id is looked up."""
     limit: int | None = None
-    """Prompts taken at most, the first ones; by default all."""
+    """Most prompts to answer, the first ones; by default all."""
     max_new_tokens: int = 256
-    """Tokens of an answer at most."""
+    """Most tokens in an answer."""
     temperature: float = 0.0
-    """0 is greedy; above, tokens are drawn, the flatter the higher it is."""
+    """0 is greedy; above 0, tokens are sampled at this temperature."""
     top_p: float = 1.0
-    """Drawn from the likeliest tokens that make up this share."""
+    """Sample only from the likeliest tokens that make up this share of the probability."""
     top_k: int = 0
-    """Drawn from so many of the likeliest tokens; 0 is all."""
+    """Sample only from this many of the likeliest tokens; 0 is all."""
     seed: int = 0
-    """Decides what is drawn, and the order of `stdlib`'s prompts."""
+    """Decides the sampling and the order of `stdlib`'s prompts."""
     device: str = "auto"
-    """Where both models run, as in `cuda:0`; `auto` is the first GPU, else the CPU."""
+    """Device of both models, such as `cuda:0`; `auto` is the first GPU, else the CPU."""
     precision: Precision = "auto"
-    """Of the target's weights; `auto` is that of the training, if it is known, else bfloat16 on GPUs that have it, else float32."""
+    """Precision of the target's weights; `auto` is that of the training, if known, else bfloat16 on GPUs that have it, else
+    float32."""
     cpu_threads: int | None = None
-    """Threads that torch uses; by default as many as it likes."""
+    """Threads that torch uses; by default as many as torch chooses."""
     template_args: dict[str, str] | None = None
-    """Arguments for the target's chat template, as in `enable_thinking false`; by default those of the training."""
+    """Arguments for the target's chat template, such as `enable_thinking false`; by default those of the training."""
     baseline: bool = True
-    """Ask the target alone as well: without it neither speed-up nor losslessness is known, in half of the time."""
+    """Also let the target answer alone. Without, evaluation takes half the time, but speed-up and losslessness are unknown."""
     json: bool = False
     """Print JSON instead of the table."""
     output: str | None = None
@@ -71,8 +72,8 @@ class EvaluateOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Evaluation:
-    """An evaluation with everything that can be wrong found right, before the target's weights are read."""
+class EvaluationPlan:
+    """Everything an evaluation needs, checked."""
 
     options: EvaluateOptions
     trained: TrainedDrafter
@@ -80,24 +81,24 @@ class Evaluation:
     device: torch.device
     dtype: torch.dtype
     chat: Chat
-    prompts: list[Asked]
+    prompts: list[TokenisedPrompt]
     left_out: Counter[str]
     warnings: list[str]
     template_args: dict[str, str]
     split: str | None
-    """The split that is asked, of prompts that are a saved dataset with splits."""
+    """The split that the prompts are read from, where they are a saved dataset with splits."""
 
     @property
     def compared(self) -> bool:
-        """Whether each answer is held against the target's own, token for token."""
+        """Whether each answer is compared with the target's own, token for token."""
         return self.options.baseline and self.options.sampling.greedy
 
 
-def check(options: EvaluateOptions) -> Evaluation:
-    """Read the drafter, the prompts and the target's config and tokenizer. Raises `ConfigError` for what can't work."""
+def check(options: EvaluateOptions) -> EvaluationPlan:
+    """Read the drafter, the prompts and the target's config and tokenizer. Raises `ConfigError` for what cannot work."""
     trained = load_trained(options.checkpoint, options.runs)
     if not all(bool(weight.isfinite().all()) for weight in trained.drafter.parameters()):
-        raise ConfigError(f"the drafter in {trained.path} has weights that are no finite numbers: take an earlier checkpoint")
+        raise ConfigError(f"the drafter in {trained.path} has weights that are NaN or infinite: take an earlier checkpoint")
     name = options.target or trained.target
     if name is None:
         raise ConfigError(f"{options.checkpoint!r} does not say which target it drafts for: name it with --target")
@@ -119,8 +120,10 @@ def check(options: EvaluateOptions) -> Evaluation:
         load_prompts(options.prompts, seed=options.seed, limit=options.limit, held_out=True),
         limit=(description.max_positions or sys.maxsize) - options.max_new_tokens,
     )
-    use = Use(target=target, precision=precision_name(dtype), template_args=template_args, prompts=options.prompts)
-    return Evaluation(
+    settings = EvaluationSettings(
+        target=target, precision=precision_name(dtype), template_args=template_args, prompts=options.prompts
+    )
+    return EvaluationPlan(
         options=options,
         trained=trained,
         target=target,
@@ -129,14 +132,14 @@ def check(options: EvaluateOptions) -> Evaluation:
         chat=chat,
         prompts=prompts,
         left_out=left_out,
-        warnings=[*([target.note] if target.note else []), *cautions(trained, use)],
+        warnings=[*([target.note] if target.note else []), *evaluation_warnings(trained, settings)],
         template_args=template_args,
         split=held_out_split(options.prompts),
     )
 
 
-def _precision(asked: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:
+def _precision(requested: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:
     for known in (torch.float32, torch.bfloat16):
-        if asked == "auto" and trained_in == precision_name(known):
+        if requested == "auto" and trained_in == precision_name(known):
             return known
-    return choose_precision(asked, (device,))
+    return choose_precision(requested, (device,))

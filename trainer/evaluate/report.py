@@ -1,4 +1,4 @@
-"""Answered prompts in, figures out: in all and by category, as JSON for scripts and as a table for people."""
+"""Measurements over answered prompts, in total and by category, as JSON for scripts and as a table for people."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rich.text import Text
 
 from trainer.decoding.acceptance_length import acceptance_by_position, acceptance_length
 from trainer.decoding.speculative import Decoded
-from trainer.evaluate.compare import Answered
+from trainer.evaluate.compare import AnsweredPrompt
 from trainer.formatting import UNKNOWN, duration, number, percent, plain
 
 UNNAMED = "(none)"
@@ -21,11 +21,11 @@ _COLUMNS = ("prompts", "tokens", "rounds", "acceptance length", "tokens/s", "tar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Figures:
-    """What some answered prompts come to; None where there is nothing to measure.
+class Measurements:
+    """Measurements over some answered prompts; None where there is nothing to measure.
 
-    Lengths and rates are pooled: a round counts as a round, whichever prompt it is of. `acceptance_length_per_prompt` is the mean
-    of the prompts' own means instead, as z-lab's benchmark takes it. Rates are of decoding: a first token comes with its prompt.
+    Lengths and rates are pooled over all rounds, whichever prompt a round belongs to. `acceptance_length_per_prompt` is the mean of
+    the prompts' own means instead, as in z-lab's benchmark. Rates leave out an answer's first token: the prompt's pass yields it.
     """
 
     prompts: int
@@ -48,19 +48,19 @@ class Figures:
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """The figures of an evaluation; `by_category` is empty where no prompt says what it is."""
+    """The result of an evaluation; `by_category` is empty where no prompt has a category."""
 
-    answers: Sequence[Answered]
-    total: Figures
-    by_category: dict[str, Figures]
+    answers: Sequence[AnsweredPrompt]
+    total: Measurements
+    by_category: dict[str, Measurements]
 
     @property
-    def bugs(self) -> list[Answered]:
-        """The answers that part from the target's own where it clearly prefers another token."""
+    def unexplained(self) -> list[AnsweredPrompt]:
+        """The answers that diverge from the target's own where it clearly prefers another token: a bug, not rounding."""
         return [answer for answer in self.answers if answer.divergence and not answer.divergence.is_rounding]
 
     def divergences(self) -> list[dict[str, Any]]:
-        """Every prompt whose drafted answer is not the target's own, for JSON."""
+        """A row for each prompt whose drafted answer is not the target's own, for JSON."""
         return [
             {"prompt": answer.prompt.number, **asdict(answer.divergence), "is_rounding": answer.divergence.is_rounding}
             for answer in self.answers
@@ -71,28 +71,30 @@ class Report:
         """A row for each prompt, for JSON."""
         return [{**_row(answer), "identical": self._is_identical(answer)} for answer in self.answers]
 
-    def _is_identical(self, answer: Answered) -> bool | None:
+    def _is_identical(self, answer: AnsweredPrompt) -> bool | None:
         return answer.divergence is None if self.total.lossless is not None else None
 
     def lossless_sentence(self) -> str:
-        """Whether the drafter changed a text, for answers that were compared."""
-        total, parted = len(self.answers), [answer for answer in self.answers if answer.divergence]
-        if not parted:
+        """Says whether the drafter changed a text, for answers that were compared."""
+        total, diverged = len(self.answers), [answer for answer in self.answers if answer.divergence]
+        if not diverged:
             return f"Lossless: {'the answer is' if total == 1 else f'all {total} answers are'} the target's own, token for token."
-        found = f"{total - len(parted)} of {total} answers are the target's own, token for token"
-        if not self.bugs:
-            gap = max(abs(answer.divergence.logit_gap or 0.0) for answer in parted if answer.divergence)
-            how = f"up to rounding (logits at most {gap:.1g} apart)"
-            return f"{found}; {len(parted)} part where it likes two tokens equally well, {how}."
-        first = self.bugs[0]
+        found = f"{total - len(diverged)} of {total} answers are the target's own, token for token"
+        if not self.unexplained:
+            gap = max(abs(answer.divergence.logit_gap or 0.0) for answer in diverged if answer.divergence)
+            how = f"up to rounding (at most {gap:.1g} apart)"
+            return f"{found}; {_diverge(len(diverged))} where the target's logits of two tokens are equal, {how}."
+        first = self.unexplained[0]
         how = f"prompt {first.prompt.number + 1}"
         if first.divergence and first.divergence.logit_gap is not None:
             how += (
                 f", logits {abs(first.divergence.logit_gap):.2g} apart, which rounding changes by {first.divergence.rounding:.1g}"
             )
-        return f"NOT lossless: {found}; {len(self.bugs)} part where it clearly prefers another token (first {how})."
+        where = f"{_diverge(len(self.unexplained))} where the target clearly prefers another token"
+        return f"NOT lossless: {found}; {where} (first {how})."
 
     def table(self, title: str) -> Table:
+        """A row for each category and one for the total."""
         table = Table(title=Text(plain(title)), title_justify="left", title_style="bold")
         table.add_column("category" if self.by_category else "")
         for column in _COLUMNS:
@@ -105,27 +107,27 @@ class Report:
 
     def drafting(self) -> list[str]:
         """What the drafter did, in sentences."""
-        places = enumerate(self.total.acceptance_by_position, start=1)
-        shares = " · ".join(f"{place}: {UNKNOWN if share is None else percent(share)}" for place, share in places)
+        positions = enumerate(self.total.acceptance_by_position, start=1)
+        shares = " · ".join(f"{position}: {UNKNOWN if share is None else percent(share)}" for position, share in positions)
         rate = number(self.total.draft_tokens_per_second, ",.0f")
         return [f"Acceptance by position: {shares}.", f"Drafted: {rate} tokens/s."]
 
 
-def report(answers: Sequence[Answered], block_size: int, *, compared: bool) -> Report:
-    """The figures of these answers. `compared` says whether each was held against the target's own, token for token."""
+def make_report(answers: Sequence[AnsweredPrompt], block_size: int, *, compared: bool) -> Report:
+    """Measure these answers. `compared` says whether each was compared with the target's own, token for token."""
     names = list(dict.fromkeys(answer.prompt.category for answer in answers))
     return Report(
         answers=answers,
-        total=figures_of(answers, block_size, compared=compared),
+        total=measure(answers, block_size, compared=compared),
         by_category={
-            name or UNNAMED: figures_of([one for one in answers if one.prompt.category == name], block_size, compared=compared)
+            name or UNNAMED: measure([one for one in answers if one.prompt.category == name], block_size, compared=compared)
             for name in names
             if names != [""]
         },
     )
 
 
-def figures_of(answers: Sequence[Answered], block_size: int, *, compared: bool) -> Figures:
+def measure(answers: Sequence[AnsweredPrompt], block_size: int, *, compared: bool) -> Measurements:
     drafted = [answer.drafted for answer in answers]
     alone = [answer.alone for answer in answers if answer.alone]
     rounds = list(chain.from_iterable(text.rounds for text in drafted))
@@ -133,7 +135,7 @@ def figures_of(answers: Sequence[Answered], block_size: int, *, compared: bool) 
     rate, baseline = _tokens_per_second(drafted), _tokens_per_second(alone)
     draft_tokens, seconds = sum(one.drafted for one in rounds), sum(text.decode_seconds for text in drafted)
     identical = sum(answer.divergence is None for answer in answers) if compared else None
-    return Figures(
+    return Measurements(
         prompts=len(answers),
         tokens=sum(len(text.token_ids) for text in drafted),
         rounds=len(rounds),
@@ -153,7 +155,11 @@ def figures_of(answers: Sequence[Answered], block_size: int, *, compared: bool) 
     )
 
 
-def _row(answer: Answered) -> dict[str, Any]:
+def _diverge(count: int) -> str:
+    return "1 diverges" if count == 1 else f"{count} diverge"
+
+
+def _row(answer: AnsweredPrompt) -> dict[str, Any]:
     drafted, alone = answer.drafted, answer.alone
     return {
         "prompt": answer.prompt.number,
@@ -169,7 +175,7 @@ def _row(answer: Answered) -> dict[str, Any]:
     }
 
 
-def _cells(figures: Figures) -> list[str]:
+def _cells(figures: Measurements) -> list[str]:
     return [
         f"{figures.prompts:,}",
         f"{figures.tokens:,}",

@@ -1,4 +1,4 @@
-"""What makes an evaluation tell less than it seems to: facts of the training and of this use in, sentences out."""
+"""Warns where an evaluation does not match the drafter's training, or where its result would mislead."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from trainer.target.provenance import mismatches, read_provenance, same_target
 
 
 @dataclass(frozen=True, kw_only=True)
-class Use:
-    """What a drafter is evaluated with, in the words of the command's options."""
+class EvaluationSettings:
+    """What a drafter is evaluated with, as the command's options name it."""
 
     target: Target
     precision: str
@@ -26,72 +26,74 @@ class Use:
     prompts: str
 
 
-def cautions(trained: TrainedDrafter, use: Use) -> Iterator[str]:
-    """Each thing in which this use differs from the training, or by which its figures flatter or wrong the drafter."""
+def evaluation_warnings(trained: TrainedDrafter, settings: EvaluationSettings) -> Iterator[str]:
+    """A sentence for each difference from the training, and for each reason why the result is too good or too bad."""
     if trained.step == 0:
-        yield "The drafter is untrained: it shows how a drafter is served, and not what one is worth."
+        yield "The drafter is untrained: it shows how a drafter is served, not what a trained one achieves."
         return
-    differences = [*_other_target(trained, use), *_other_precision(trained, use), *_other_template(trained, use)]
-    # If the training differs from this use, its data does too: one sentence is enough.
-    yield from differences or _other_data(trained, use)
-    if _seen_in_training(trained, use.prompts):
+    differences = [*_other_target(trained, settings), *_other_precision(trained, settings), *_other_template(trained, settings)]
+    # If the training already differs, so does its data: one sentence is enough.
+    yield from differences or _other_data(trained, settings)
+    if _seen_in_training(trained, settings.prompts):
         yield (
-            "The prompts are those of the data that the drafter was trained on: how much is accepted of answers that it has seen "
-            "says little of new ones."
+            "The prompts are those of the data that the drafter was trained on: acceptance on answers that it has seen says little "
+            "about new ones."
         )
-    elif _answered_in_training(trained, use.prompts):
+    elif _answered_in_training(trained, settings.prompts):
         yield (
-            "The prompts are those that the training data were made from: how much is accepted of answers that the drafter has "
-            "seen says little of new ones; --prompts with the data's folder asks what was held out."
-        )
-
-
-def _other_target(trained: TrainedDrafter, use: Use) -> Iterator[str]:
-    if trained.target and not same_target(trained.target, use.target.name):
-        yield (
-            f"The drafter was trained for target {trained.target!r} and drafts for {use.target.name!r} here: what another "
-            "model says is harder to guess, even where all sizes fit."
+            "The prompts are those that the training data were made from: acceptance on answers that the drafter has seen says "
+            "little about new ones; --prompts with the data's folder takes those that were held out."
         )
 
 
-def _other_precision(trained: TrainedDrafter, use: Use) -> Iterator[str]:
+def _other_target(trained: TrainedDrafter, settings: EvaluationSettings) -> Iterator[str]:
+    if trained.target and not same_target(trained.target, settings.target.name):
+        yield (
+            f"The drafter was trained for target {trained.target!r} and drafts for {settings.target.name!r} here: another "
+            "model's text is harder to predict, even where all sizes fit."
+        )
+
+
+def _other_precision(trained: TrainedDrafter, settings: EvaluationSettings) -> Iterator[str]:
     before = trained.training.precision
-    if before and before != use.precision:
+    if before and before != settings.precision:
         yield (
-            f"The drafter was trained beside a target in {before} and drafts for one in {use.precision} here: the two say other "
-            f"words after a while, so that less may be accepted than with --precision {before}."
+            f"The drafter was trained beside a target in {before} and drafts for one in {settings.precision} here: their texts "
+            f"diverge after a while, so less may be accepted than with --precision {before}."
         )
 
 
-def _other_template(trained: TrainedDrafter, use: Use) -> Iterator[str]:
-    before, here = _values(trained.training.template_args), _values(use.template_args)
-    if trained.training.run and before != here:
+def _other_template(trained: TrainedDrafter, settings: EvaluationSettings) -> Iterator[str]:
+    before, now = _values(trained.training.template_args), _values(settings.template_args)
+    if trained.training.run and before != now:
         yield (
-            f"The drafter was trained with {_spelt(before)} for the target's chat template and is evaluated with {_spelt(here)}: "
-            "a target that is asked in another way, as with thoughts or without, answers in another way."
+            f"The drafter was trained with {_listed(before)} for the target's chat template and is evaluated with {_listed(now)}: "
+            "a target that is prompted differently, for example with thinking on, answers differently."
         )
 
 
-def _other_data(trained: TrainedDrafter, use: Use) -> Iterator[str]:
-    """Where the training itself was off: its data were not made as this target is used."""
-    told = read_provenance(trained.training.data) if trained.training.data else None
-    if told is None:
+def _other_data(trained: TrainedDrafter, settings: EvaluationSettings) -> Iterator[str]:
+    """Where the training data were not made by this target as it is used here."""
+    provenance = read_provenance(trained.training.data) if trained.training.data else None
+    if provenance is None:
         return
-    for sentence in mismatches(told, target=use.target, precision=use.precision, template_args=use.template_args):
+    for sentence in mismatches(
+        provenance, target=settings.target, precision=settings.precision, template_args=settings.template_args
+    ):
         yield f"Of the training: {sentence}."
 
 
 def _seen_in_training(trained: TrainedDrafter, prompts: str) -> bool:
-    """Whether the prompts are those trained on. Of data with a held-out split, that one is asked, so that they are not."""
+    """Whether the prompts are the training data. Of data with a held-out split, evaluation uses that one, so they are not."""
     with suppress(ConfigError):
         return load_held_out(prompts) is None and fingerprint(load_conversations(prompts)) == trained.training.data_fingerprint
     return False
 
 
 def _answered_in_training(trained: TrainedDrafter, prompts: str) -> bool:
-    """Whether `prepare` was given the same prompts, as far as it took them, to make the training data."""
-    told = read_provenance(trained.training.data) if trained.training.data else None
-    known, seed, limit = (told.get(name) for name in ("prompts_fingerprint", "seed", "limit")) if told else (None, None, None)
+    """Whether `prepare` made the training data from the same prompts, up to its `--limit`."""
+    made = read_provenance(trained.training.data) if trained.training.data else None
+    known, seed, limit = (made.get(name) for name in ("prompts_fingerprint", "seed", "limit")) if made else (None, None, None)
     with suppress(ConfigError):
         return known is not None and fingerprint_source(prompts, seed=seed or 0, limit=limit) == known
     return False
@@ -101,5 +103,5 @@ def _values(template_args: Mapping[str, Any]) -> dict[str, Any]:
     return DatasetConfig(template_args={name: str(word) for name, word in template_args.items()}).template_values()
 
 
-def _spelt(arguments: Mapping[str, Any]) -> str:
+def _listed(arguments: Mapping[str, Any]) -> str:
     return "the arguments " + ", ".join(f"{name}={value}" for name, value in arguments.items()) if arguments else "no arguments"

@@ -1,1 +1,1 @@
-"""Prompts in, conversations with the target's own answers out."""
+"""Training data from prompts: conversations whose answers are the target's own."""

@@ -1,7 +1,7 @@
-"""`python -m trainer prepare`: prompts in, a folder of conversations out whose answers are the target's own.
+"""`python -m trainer prepare`: the target answers prompts; the conversations become a folder to train on.
 
-A drafter learns to guess what its target says, so it is trained on what that target says, in the precision that it is used in.
-Answers are kept in a working folder as they are made; the output appears whole when the last one is there.
+A drafter learns to predict its target, so it is trained on the target's own answers, in the precision in which the target is used.
+Answers are kept in a working folder as they are made; the output appears, whole, after the last one.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from trainer.decoding.sampling import Sampling
 from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.errors import ConfigError, require
 from trainer.files import free_place
-from trainer.prepare.answer_store import Answers, open_answers, working_folder
+from trainer.prepare.answer_store import AnswerStore, open_store, working_folder
 from trainer.prepare.output import collect, write_prepared
-from trainer.prepare.summary import LeftOut, few_held_out
-from trainer.prepare.turns import Dialogues
+from trainer.prepare.summary import DropSummary, warn_of_few_held_out
+from trainer.prepare.turns import ConversationBuilder
 from trainer.record.environment import git_commit, versions
 from trainer.target.load import Target
 from trainer.target.provenance import weights_fingerprint
@@ -42,38 +42,38 @@ class PrepareConfig:
     target: str
     """The model that answers: a folder, a hub id, `demo` or `tiny`."""
     prompts: str
-    """What it is asked: `stdlib`, a text file (a prompt a line), a .jsonl file, or a folder made by `datasets.save_to_disk`."""
+    """Prompts to answer: `stdlib`, a text file (one per line), a .jsonl file, or a folder made by `datasets.save_to_disk`."""
     output: str
-    """Folder to make; it must not exist yet. Until it does, the answers are kept beside it, in a folder named OUTPUT.partial."""
+    """Folder to make; it must not exist yet. Until then the answers are kept beside it, in a folder named OUTPUT.partial."""
     limit: int | None = None
-    """Prompts taken at most; by default all."""
+    """Most prompts to answer; by default all."""
     turns: int = 1
-    """Messages of the user that are asked at most, of prompts that are conversations; 0 asks all, each behind the target's own
-    answers to those before."""
+    """Most messages of the user to ask, for prompts that are conversations; 0 asks all, each after the target's own answers to
+    those before."""
     max_new_tokens: int = 1024
-    """Tokens of an answer at most."""
+    """Most tokens in an answer."""
     keep_unfinished: bool = False
-    """Keep answers cut off by `max_new_tokens`; training then takes the cut for the end of the answer."""
+    """Keep answers that `--max-new-tokens` cut off; training then takes the cut for the end of the answer."""
     temperature: float = 0.0
-    """0 takes the likeliest token each time; else the chances are those of the target at this temperature."""
+    """0 always takes the likeliest token; above 0, tokens are sampled at this temperature."""
     top_p: float = 1.0
-    """Draw from the likeliest tokens that make up this share; needs a temperature."""
+    """Sample only from the likeliest tokens that make up this share of the probability; needs a temperature."""
     top_k: int = 0
-    """Draw from so many of the likeliest tokens, 0 from all; needs a temperature."""
+    """Sample only from this many of the likeliest tokens, 0 from all; needs a temperature."""
     held_out_ratio: float = 0.05
-    """Share of the conversations that is kept from training, as a split of its own."""
+    """Share of the conversations that is held out from training, as a split of its own."""
     batch_size: int = 32
     """Prompts answered at once."""
     seed: int = 0
-    """Decides the order of `stdlib`'s prompts, what is drawn, and which conversations are held out."""
+    """Decides the order of `stdlib`'s prompts, the sampling, and which conversations are held out."""
     device: str = "auto"
-    """Where the target runs, as in `cuda:0`; `auto` is the first GPU, else the CPU."""
+    """Device of the target, such as `cuda:0`; `auto` is the first GPU, else the CPU."""
     precision: Precision = "auto"
-    """Of the target's weights; `auto` is bfloat16 on GPUs that have it, else float32. Train in the same."""
+    """Precision of the target's weights; `auto` is bfloat16 on GPUs that have it, else float32. Train in the same."""
     cpu_threads: int | None = None
-    """Threads that torch uses; by default as many as it likes. On a CPU that others use too, fewer can be faster."""
+    """Threads that torch uses; by default as many as torch chooses. On a busy CPU, fewer can be faster."""
     template_args: dict[str, str] = field(default_factory=dict)
-    """Extra arguments for the target's chat template, as in `enable_thinking false`; train with the same."""
+    """Extra arguments for the target's chat template, such as `enable_thinking false`; train with the same."""
 
     def __post_init__(self) -> None:
         require(self.limit is None or self.limit >= 1, "limit", "at least 1", self.limit)
@@ -94,7 +94,7 @@ class PrepareConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class _Plan:
-    """What is asked and who answers, all of it checked before a weight is loaded."""
+    """Prompts and target, checked before a weight is loaded."""
 
     config: PrepareConfig
     output: Path
@@ -105,7 +105,7 @@ class _Plan:
     chat: Chat
 
     def made_with(self) -> dict[str, Any]:
-        """All that decides the answers: those of an earlier process are taken over only where it is the same."""
+        """Everything that decides the answers: those of an earlier process are reused only if it is the same."""
         config = self.config
         return {
             "target": config.target,
@@ -127,47 +127,49 @@ class _Plan:
 
 
 def prepare(config: PrepareConfig, console: Console | None = None) -> Path:
-    """Answer the prompts and write the folder, whole or not at all. Returns its path; raises `ConfigError` for what can't work.
+    """Answer the prompts and write the folder, whole or not at all. Returns its path; raises `ConfigError` for what cannot work.
 
-    Interrupted, it leaves the answers that are there in the working folder, and the same command goes on from them.
+    When interrupted, it leaves the answers made so far in the working folder, and the same command continues from them.
     """
     console = console or Console(stderr=True)
     plan = _check(config)
     if plan.target.note:
         print_line(console, plan.target.note)
     folder = working_folder(plan.output)
-    with open_answers(folder, plan.made_with()) as (answers, warnings):
+    with open_store(folder, plan.made_with()) as (answers, warnings):
         for warning in warnings:
             print_line(console, warning)
-        free_place(config.output, "folder")  # once more: only now can no other process make it
+        free_place(config.output, "folder")  # again: only now no other process can make it
         if len(answers):
-            print_line(console, f"Found {len(answers):,} answers in {folder}: going on from there.")
+            print_line(console, f"Found {len(answers):,} answers in {folder}: continuing from there.")
         longest = (plan.target.description.max_positions or sys.maxsize) - config.max_new_tokens
-        dialogues = Dialogues(plan.prompts, answers, plan.chat, turns=config.turns, longest=longest)
+        builder = ConversationBuilder(plan.prompts, answers, plan.chat, turns=config.turns, longest=longest)
         try:
-            _ask(plan, dialogues, console)
+            _answer_prompts(plan, builder, console)
         except KeyboardInterrupt:
             if len(answers):
-                print_line(console, f"Stopped: {len(answers):,} answers are kept in {folder}. The same command goes on from them.")
+                print_line(
+                    console, f"Stopped: {len(answers):,} answers are kept in {folder}. The same command continues from them."
+                )
             raise
-        sizes = _write(plan, dialogues, answers)
+        sizes = _write(plan, builder, answers)
         shutil.rmtree(folder, ignore_errors=True)
     train, held_out = sizes["train"], sizes.get("held_out", 0)
     wrote = f"Wrote {train + held_out:,} conversations to {plan.output}: {train:,} to train on, {held_out:,} held out."
-    print_line(console, f"{wrote} {_left_out(plan, dialogues).sentences()}".rstrip())
-    if config.held_out_ratio and (few := few_held_out(held_out)):
+    print_line(console, f"{wrote} {_summary(plan, builder).sentences()}".rstrip())
+    if config.held_out_ratio and (few := warn_of_few_held_out(held_out)):
         print_line(console, few)
     return plan.output
 
 
 def _check(config: PrepareConfig) -> _Plan:
-    """Look at everything the cheap way. Raises `ConfigError`."""
+    """Check everything that can be checked without weights. Raises `ConfigError`."""
     output = free_place(config.output, "folder")
     prompts = load_prompts(config.prompts, seed=config.seed, limit=config.limit)
     device = find_device(config.device if config.device != "auto" else default_device(), "device")
     target = Target.find(config.target)
     _ = target.description
-    target.outline()  # answers of a target that cannot be trained for are of no use
+    target.outline()  # raises for a target that no drafter can be trained for
     return _Plan(
         config=config,
         output=output,
@@ -179,24 +181,24 @@ def _check(config: PrepareConfig) -> _Plan:
     )
 
 
-def _ask(plan: _Plan, dialogues: Dialogues, console: Console) -> None:
-    """Ask the target everything that has no answer yet."""
+def _answer_prompts(plan: _Plan, builder: ConversationBuilder, console: Console) -> None:
+    """Let the target answer every question that has no answer yet."""
     requests = RequestQueue()
-    for number in range(len(dialogues)):
-        if request := dialogues.next_question(number, lambda sentence: print_line(console, sentence)):
+    for number in range(len(builder)):
+        if request := builder.next_question(number, lambda sentence: print_line(console, sentence)):
             requests.put(request)
     if not requests:
         return
     if plan.config.cpu_threads:
         torch.set_num_threads(plan.config.cpu_threads)
-    progress = AnswerProgress(len(dialogues), len(dialogues) - len(requests))
+    progress = AnswerProgress(len(builder), len(builder) - len(requests))
     print_line(console, f"Loading target {plan.config.target!r} in {precision_name(plan.precision)} on {plan.device}.")
     steps = _answers(plan, plan.target.load(plan.precision, plan.device), requests)
     with show_progress(console, progress, lambda: progress.status(progress.rate())) as advance:
         for step in steps:
             done = 0
             for answer in step.answers:
-                following = dialogues.hear(answer)
+                following = builder.add_answer(answer)
                 if following:
                     requests.put(following)
                 done += following is None
@@ -219,43 +221,43 @@ def _answers(plan: _Plan, model: Any, requests: RequestQueue) -> Iterator[Decode
     except torch.OutOfMemoryError as error:
         raise ConfigError(
             f"batch_size {config.batch_size} does not fit into the memory of {plan.device}: give the same command with a smaller "
-            "one, which goes on from the answers that are there"
+            "one, which continues from the answers made so far"
         ) from error
 
 
-def _write(plan: _Plan, dialogues: Dialogues, answers: Answers) -> dict[str, int]:
-    """Make the output of the answers, whole or not at all. Returns how many conversations each split has."""
+def _write(plan: _Plan, builder: ConversationBuilder, answers: AnswerStore) -> dict[str, int]:
+    """Make the output from the answers, whole or not at all. Returns how many conversations each split has."""
     config = plan.config
     try:
-        data, counts = collect(dialogues.conversations(config.keep_unfinished), answers.folder / "conversations.arrow")
+        data, counts = collect(builder.conversations(config.keep_unfinished), answers.folder / "conversations.arrow")
         if data is None:
-            raise ConfigError(_left_out(plan, dialogues).nothing(str(answers.folder) if len(answers) else None))
-        told = _provenance(plan, dialogues, counts)
-        return write_prepared(plan.output, data, told, held_out_ratio=config.held_out_ratio, seed=config.seed)
+            raise ConfigError(_summary(plan, builder).error(str(answers.folder) if len(answers) else None))
+        provenance = _provenance(plan, builder, counts)
+        return write_prepared(plan.output, data, provenance, held_out_ratio=config.held_out_ratio, seed=config.seed)
     except OSError as error:
         raise ConfigError(
-            f"the conversations cannot be written to {plan.output} ({error.strerror or error}): mend that and give the same "
+            f"the conversations cannot be written to {plan.output} ({error.strerror or error}): fix that and give the same "
             f"command again; the answers are kept in {answers.folder}"
         ) from error
 
 
-def _provenance(plan: _Plan, dialogues: Dialogues, counts: dict[str, int]) -> dict[str, Any]:
+def _provenance(plan: _Plan, builder: ConversationBuilder, counts: dict[str, int]) -> dict[str, Any]:
     return {
         "command": _command(plan.config),
         "made_at": datetime.now(UTC).isoformat(timespec="seconds"),
         **plan.made_with(),
         **counts,
-        "dropped": dict(dialogues.dropped),
-        "cut_short": dict(dialogues.cut_short),
+        "dropped": dict(builder.dropped),
+        "cut_short": dict(builder.cut_short),
         "git_commit": git_commit(),
         "versions": {**versions(), "tokenizers": version("tokenizers")},
     }
 
 
-def _left_out(plan: _Plan, dialogues: Dialogues) -> LeftOut:
-    return LeftOut(
-        dropped=dialogues.dropped,
-        cut_short=dialogues.cut_short,
+def _summary(plan: _Plan, builder: ConversationBuilder) -> DropSummary:
+    return DropSummary(
+        dropped=builder.dropped,
+        cut_short=builder.cut_short,
         max_new_tokens=plan.config.max_new_tokens,
         target=plan.config.target,
         positions=plan.target.description.max_positions,
@@ -263,13 +265,13 @@ def _left_out(plan: _Plan, dialogues: Dialogues) -> LeftOut:
 
 
 def _command(config: PrepareConfig) -> str:
-    """The shortest command that asks for the same."""
+    """The shortest command with the same options."""
     words = ["python", "-m", "trainer", "prepare"]
-    for knob in fields(config):
-        value = getattr(config, knob.name)
-        if value in (knob.default, {}):
+    for option in fields(config):
+        value = getattr(config, option.name)
+        if value in (option.default, {}):
             continue
-        flag = knob.name.replace("_", "-")
+        flag = option.name.replace("_", "-")
         if isinstance(value, bool):
             words.append(f"--{flag}" if value else f"--no-{flag}")
         else:

@@ -1,4 +1,4 @@
-"""Finished conversations in, a saved dataset with its splits and its provenance out."""
+"""Writes finished conversations as a saved dataset with its splits and its provenance."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from trainer.files import make_folder
 from trainer.prepare.turns import Conversation
 from trainer.target.provenance import NAME
 
-# Conversations in memory at the same time, on their way to the disk.
+# Conversations held in memory before they are written.
 CHUNK = 1_000
 TEXT = datasets.Value("string")
 FEATURES = datasets.Features({"messages": [{"role": TEXT, "content": TEXT}], "category": TEXT, "finished": datasets.Value("bool")})
 
 
 def collect(conversations: Iterable[Conversation], file: Path) -> tuple[datasets.Dataset | None, dict[str, int]]:
-    """Their rows, None where there is none, and what is counted of them. The rows stay in `file`: memory need not hold them all.
+    """The conversations as a dataset (None if there are none) and counts over them. The rows stay in `file`, not in memory.
 
     Raises `OSError`.
     """
@@ -50,7 +50,7 @@ def write_prepared(
 
 
 def split(data: datasets.Dataset, held_out_ratio: float, seed: int) -> datasets.DatasetDict:
-    """The splits `train` and `held_out`, drawn by the seed; without a second one where there is nothing to put into it."""
+    """The splits `train` and `held_out`, drawn by the seed; without the second where nothing would be in it."""
     held = min(round(len(data) * held_out_ratio), len(data) - 1)
     order = np.random.default_rng([seed, len(data)]).permutation(len(data))
     shares = {"train": sorted(order[held:]), "held_out": sorted(order[:held])}

@@ -1,4 +1,4 @@
-"""Why prompts became no conversations, for people: counts by reason in, sentences with the way out out."""
+"""Summary for people: how many prompts were dropped or cut short, why, and what to do."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trainer import formatting
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
-    """`dropped` are prompts without a conversation, `cut_short` conversations without their last turns, both by reason.
+class DropSummary:
+    """`dropped` counts prompts without a conversation, `cut_short` conversations without their last turns, both by reason.
 
-    `positions` are those of the target, 0 where it has no limit.
+    `positions` is the target's limit, 0 where it has none.
     """
 
     dropped: Counter[str]
@@ -22,18 +22,18 @@ class LeftOut:
     positions: int
 
     def sentences(self) -> str:
-        """Both, as far as there are any, in a sentence each."""
+        """One sentence for each of the two that is not empty."""
         found = ((self.dropped, "Left out"), (self.cut_short, "Cut short"))
         return " ".join(f"{what} {sum(counter.values()):,}: {self._reasons(counter)}." for counter, what in found if counter)
 
-    def nothing(self, answers: str | None) -> str:
-        """The error where no conversation is left; `answers` is the folder that holds the answers, if there is one."""
+    def error(self, answers: str | None) -> str:
+        """The error message where no conversation is left; `answers` is the folder that holds the answers, if there is one."""
         if self.dropped["unfinished"]:
             way = f"pass --keep-unfinished, or remove {answers} and raise --max-new-tokens"
         elif self.dropped["too_long"]:
             way = f"shorten the prompts, or give a smaller number than --max-new-tokens {self.max_new_tokens}"
         else:
-            way = "look at the prompts and the target's template" + (f", and remove {answers}" if answers else "")
+            way = "check the prompts and the target's template" + (f", and remove {answers}" if answers else "")
         return f"none of the prompts becomes a conversation ({self._reasons(self.dropped)}): {way}"
 
     def _reasons(self, counter: Counter[str]) -> str:
@@ -42,16 +42,16 @@ class LeftOut:
     def _words(self, reason: str) -> str:
         most = f"--max-new-tokens {self.max_new_tokens}"
         words = {
-            "unfinished": f"cut off by {most} (--keep-unfinished keeps such an answer, a larger number lets it end)",
-            "too_long": f"with no room beside {most} in the {self.positions:,} positions of target {self.target!r}",
+            "unfinished": f"cut off by {most} (--keep-unfinished keeps such answers, a larger number lets them end)",
+            "too_long": f"with no room for {most} in the {self.positions:,} positions of target {self.target!r}",
             "nothing_to_learn": "with an answer too short to learn from",
             "template": "refused by the target's chat template",
         }
         return words.get(reason, formatting.words(reason))
 
 
-def few_held_out(conversations: int, enough: int = 8) -> str | None:
-    """A warning where acceptance would be measured on fewer conversations than tell anything."""
+def warn_of_few_held_out(conversations: int, enough: int = 8) -> str | None:
+    """A warning where acceptance would be measured on too few conversations to be meaningful."""
     if conversations >= enough:
         return None
     held = "No conversation is" if conversations == 0 else "Only 1 is" if conversations == 1 else f"Only {conversations} are"
