@@ -17,7 +17,7 @@ def test_reasons_are_told_in_words_the_most_frequent_first() -> None:
         "answers, a larger number lets them end)."
     )
     told = left_out(cut_short=Counter(too_long=1200)).sentences()
-    assert told == "Cut short 1,200: 1,200 with no room beside --max-new-tokens 64 in the 4,096 positions of target 'tiny'."
+    assert told == "Cut short 1,200: 1,200 with no room for --max-new-tokens 64 in the 4,096 positions of target 'tiny'."
     assert left_out(no_answer=1).sentences() == "Left out 1: 1 no answer."
 
 
