@@ -21,7 +21,7 @@ from trainer.drafter.learner import Learner
 from trainer.drafter.checkpoint import checkpoint_folder
 from trainer.monitor.control import Control
 from trainer.evaluate.online import Evaluator, NoEvaluator
-from trainer.run.checkpointing import Keeper
+from trainer.run.checkpointing import Checkpointer
 from trainer.monitor.monitor import Monitor
 from trainer.build import load
 from trainer.metrics.catalogue.stages import STAGE_ITEM_SECONDS
@@ -49,8 +49,8 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
     set_threads = partial(torch.set_num_threads, plan.placement.cpu_threads)
     set_threads()
     learner, targets, evaluator = load(plan, monitor)
-    keeper = Keeper(run, plan, learner, monitor)
-    keeper.restore()
+    checkpointer = Checkpointer(run, plan, learner, monitor)
+    checkpointer.restore()
     start, size = run.start, int(config.queues.gigabytes * 1e9)
     with evaluator, Stages(thread_start=set_threads, item_bounds=STAGE_ITEM_SECONDS.buckets) as stages:
         watch.observe(stages)
@@ -68,12 +68,12 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
         for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:
                 monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
-                keeper.save_if_due()
+                checkpointer.save_if_due()
             if learner.is_done:
                 break
             if outcome is not None:
                 evaluator.measure_if_due(outcome, learner.drafter)
-                handle_requests(control, learner, keeper, stages)
+                handle_requests(control, learner, checkpointer, stages)
             learner.raise_if_diverged()
         else:
             if not control.is_stopping():
@@ -81,25 +81,25 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
                     monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
                 monitor.use_up_data()
         stages.close()
-        finish(learner, keeper, evaluator, monitor, control)
+        finish(learner, checkpointer, evaluator, monitor, control)
     return final_message(run, learner, interrupted=control.is_stopping() and not learner.is_done)
 
 
-def handle_requests(control: Control, learner: Learner, keeper: Keeper, stages: Stages) -> None:
+def handle_requests(control: Control, learner: Learner, checkpointer: Checkpointer, stages: Stages) -> None:
     """Between two steps: write a checkpoint that was requested, wait while the run is paused."""
     if control.takes_checkpoint():
-        keeper.save()
+        checkpointer.save()
     if control.wants_pause():
         with control.paused(), stages.paused(), learner.paused():
             while control.wait_while_paused(give_up=stages.has_failed):
-                keeper.save()
+                checkpointer.save()
 
 
-def finish(learner: Learner, keeper: Keeper, evaluator: Evaluator | NoEvaluator, monitor: Monitor, control: Control) -> None:
+def finish(learner: Learner, checkpointer: Checkpointer, evaluator: Evaluator | NoEvaluator, monitor: Monitor, control: Control) -> None:
     """After the last step: its checkpoint, and a last evaluation."""
     monitor.enter("finishing")
     monitor.enter_phase("writing the last checkpoint")
-    keeper.save_last()
+    checkpointer.save_last()
     monitor.enter_phase("measuring acceptance")
     evaluator.measure_last(learner.train_state.step, learner.drafter, give_up=control.is_stopping)
 

@@ -73,8 +73,8 @@ class Watch:
         self._run = run
         self._server = server
         self._record = RunRecord(run.folder, run.attempt)
-        self._exporter = Exporter(CollectorRegistry(), str(run.facts["id"]))
-        self.monitor = Monitor(run.facts, self._exporter, self._record)
+        self._exporter = Exporter(CollectorRegistry(), str(run.metadata["id"]))
+        self.monitor = Monitor(run.metadata, self._exporter, self._record)
         self.source = MonitorStatus(self.monitor)
         torch = torch_gpus(placement.targets, placement.drafter) if placement else NO_TORCH_GPUS
         gpus = GpuSampler(self._exporter, config.gpu_seconds, torch, progress=lambda: self.monitor.state.step)
@@ -180,7 +180,7 @@ class Watch:
 def _discovery_file(config: WatchConfig, run: Run, server: StatusServer) -> ServiceDiscoveryFile | None:
     if config.announce is None:
         return None
-    return ServiceDiscoveryFile(Path(config.announce), str(run.facts["id"]), server.address, rank_of(os.environ))
+    return ServiceDiscoveryFile(Path(config.announce), str(run.metadata["id"]), server.address, rank_of(os.environ))
 
 
 @contextlib.contextmanager

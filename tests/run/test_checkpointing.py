@@ -12,8 +12,8 @@ from transformers import Qwen3Config
 from tests.support.small import drafter_config
 from trainer.config import CheckpointConfig, TrainConfig
 from trainer.drafter.checkpoint import START, Checkpoint, checkpoint_folder, list_checkpoints, read_checkpoint
-from trainer.run import checkpointing as keeper_module
-from trainer.run.checkpointing import Keeper, UnsavedError
+from trainer.run import checkpointing
+from trainer.run.checkpointing import Checkpointer, UnsavedError
 from trainer.run.folder import Run
 
 
@@ -46,21 +46,21 @@ class FakeListener:
 
 
 class Kept:
-    """A keeper, with the fakes around it."""
+    """A checkpointer, with the fakes around it."""
 
     def __init__(self, folder: Path, checkpoint: Path | None = None, **config: int) -> None:
         self.learner, self.listener = FakeLearner(), FakeListener()
         self.run = Run(
-            folder=folder, facts={"id": "made", "git_commit": "c0ffee", "from": {"name": "older"}}, checkpoint=checkpoint
+            folder=folder, metadata={"id": "made", "git_commit": "c0ffee", "from": {"name": "older"}}, checkpoint=checkpoint
         )
         settings = TrainConfig(target="tiny", data="demo", checkpoint=CheckpointConfig(**config))
         plan: Any = SimpleNamespace(config=settings, identity=lambda: {"seed": 0}, drafter=drafter_config())
-        self.keeper = Keeper(self.run, plan, self.learner, self.listener)  # type: ignore[arg-type]
+        self.checkpointer = Checkpointer(self.run, plan, self.learner, self.listener)  # type: ignore[arg-type]
 
     def steps(self, *steps: int) -> None:
         for step in steps:
             self.learner.at(step)
-            self.keeper.save_if_due()
+            self.checkpointer.save_if_due()
 
     @property
     def written(self) -> list[int]:
@@ -71,14 +71,14 @@ def break_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(keeper_module, "write_checkpoint", full)
+    monkeypatch.setattr(checkpointing, "write_checkpoint", full)
 
 
 def test_a_checkpoint_is_due_every_so_many_steps(tmp_path: Path) -> None:
     kept = Kept(tmp_path, every=3, keep=9)
     kept.steps(*range(1, 8))
     assert kept.written == [3, 6]
-    kept.keeper.save_last()
+    kept.checkpointer.save_last()
     assert kept.written == [3, 6, 7]
     assert [path.name for path in list_checkpoints(kept.run.checkpoints)] == [f"step-{step:09d}" for step in (3, 6, 7)]
 
@@ -87,22 +87,22 @@ def test_zero_writes_only_the_last(tmp_path: Path) -> None:
     kept = Kept(tmp_path, every=0)
     kept.steps(1, 2, 3)
     assert kept.written == []
-    kept.keeper.save_last()
+    kept.checkpointer.save_last()
     assert kept.written == [3]
 
 
 def test_a_step_is_not_written_twice(tmp_path: Path) -> None:
     kept = Kept(tmp_path, every=3)
     kept.steps(3, 3)
-    kept.keeper.save()
-    kept.keeper.save_last()
+    kept.checkpointer.save()
+    kept.checkpointer.save_last()
     assert kept.written == [3]
 
 
 def test_a_run_without_a_step_has_nothing_to_keep(tmp_path: Path) -> None:
     kept = Kept(tmp_path, every=3)
-    kept.keeper.restore()
-    kept.keeper.save_last()
+    kept.checkpointer.restore()
+    kept.checkpointer.save_last()
     assert (kept.written, kept.learner.restored) == ([], None)
     assert not kept.run.checkpoints.exists()
 
@@ -128,10 +128,10 @@ def test_a_restored_step_is_a_written_one(tmp_path: Path) -> None:
     Kept(tmp_path, every=2).steps(4)
     path = checkpoint_folder(tmp_path / "checkpoints", 4)
     resumed = Kept(tmp_path, checkpoint=path, every=2)
-    resumed.keeper.restore()
+    resumed.checkpointer.restore()
     assert resumed.learner.restored is not None
     assert resumed.learner.restored.path == path
-    resumed.keeper.save_last()
+    resumed.checkpointer.save_last()
     assert resumed.written == []
     resumed.steps(5, 6)
     assert resumed.written == [6]
@@ -144,7 +144,7 @@ def test_one_that_fails_is_told_and_the_next_is_tried(tmp_path: Path, monkeypatc
         kept.steps(1200)
     told = "The checkpoint of step 1,200 could not be written: [Errno 28] No space left on device."
     assert (kept.listener.failures, kept.written) == ([told], [])
-    kept.keeper.save_last()
+    kept.checkpointer.save_last()
     assert kept.written == [1200], "the same step is tried again, since it has none"
 
 
@@ -156,7 +156,7 @@ def test_a_last_step_that_cannot_be_saved_fails_the_run_and_names_what_is_left(
     break_disk(monkeypatch)
     kept.learner.at(1234)
     with pytest.raises(UnsavedError) as unsaved:
-        kept.keeper.save_last()
+        kept.checkpointer.save_last()
     assert str(unsaved.value) == (
         "the checkpoint of the last step, 1,234, could not be written (No space left on device), "
         "and the newest one, to --resume from, is of step 1,000; make room first"
@@ -169,4 +169,4 @@ def test_and_says_so_where_there_is_none(tmp_path: Path, monkeypatch: pytest.Mon
     break_disk(monkeypatch)
     kept.learner.at(7)
     with pytest.raises(UnsavedError, match=r"the last step, 7, could not be written \(.*\), and there is none; make room first$"):
-        kept.keeper.save_last()
+        kept.checkpointer.save_last()

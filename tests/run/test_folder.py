@@ -6,10 +6,12 @@ import fcntl
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import orjson
@@ -17,10 +19,12 @@ import pytest
 import torch
 
 from trainer.config import OptimizerConfig, TrainConfig
-from trainer.drafter.checkpoint import START, write_checkpoint
+from trainer.drafter import checkpoint as checkpoint_module
+from trainer.drafter.checkpoint import START, Checkpoint, write_checkpoint
 from trainer.errors import ConfigError
-from trainer.run.folder import alone_in, open_run, run_facts
-from trainer.run.lookup import read_facts
+from trainer.run.checkpointing import Checkpointer
+from trainer.run.folder import alone_in, open_run, run_metadata
+from trainer.run.lookup import read_run_json
 from trainer.run.preflight import Plan, check
 
 HOLD = """
@@ -113,8 +117,8 @@ def test_a_new_run_begins_at_the_start_and_is_nobody_elses(plan: Plan, runs: Pat
     with open_run(made.config, made, ["python", "train"]) as run:
         assert (run.attempt, run.start, run.checkpoint, run.warnings) == (0, START, None, (note, "Odd."))
         assert run.folder.parent == runs
-        assert run.facts["id"] == run.facts["name"] == run.folder.name
-        assert read_facts(run.folder) == orjson.loads(orjson.dumps(run.facts))
+        assert run.metadata["id"] == run.metadata["name"] == run.folder.name
+        assert read_run_json(run.folder) == orjson.loads(orjson.dumps(run.metadata))
         assert not is_free(run.folder)
     with open_run(made.config, made, []) as other:
         assert other.folder != run.folder, "a name of its own, within the same second too"
@@ -122,19 +126,27 @@ def test_a_new_run_begins_at_the_start_and_is_nobody_elses(plan: Plan, runs: Pat
 
 def test_what_a_run_says_of_itself(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("trainer.run.folder.git_commit", lambda: "0f3c")
-    facts = run_facts("one", datetime.datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC), ["train"], plan)
-    assert (facts["schema"], facts["started_at"]) == (1, "2030-01-02T03:04:05+00:00")
-    assert (facts["command"], facts["git_commit"], facts["pid"], facts["max_steps"]) == (["train"], "0f3c", os.getpid(), None)
-    assert facts["loss_unit"] == "nats per draft token"
-    assert facts["devices"] == [{"index": None, "name": "CPU", "kind": "cpu"}], "each device once"
-    assert facts["config"]["drafter"]["block_size"] == facts["drafter"]["block_size"] == 16
-    assert facts["target"]["precision"] == "float32"
-    assert (facts["target"]["parameters"], facts["drafter"]["parameters"]) == (plan.target_parameters, plan.drafter_parameters)
+    metadata = run_metadata("one", datetime.datetime(2030, 1, 2, 3, 4, 5, 678, tzinfo=datetime.UTC), ["train"], plan)
+    assert (metadata["schema"], metadata["started_at"]) == (1, "2030-01-02T03:04:05+00:00")
+    assert (metadata["command"], metadata["git_commit"], metadata["pid"], metadata["max_steps"]) == (
+        ["train"],
+        "0f3c",
+        os.getpid(),
+        None,
+    )
+    assert metadata["loss_unit"] == "nats per draft token"
+    assert metadata["devices"] == [{"index": None, "name": "CPU", "kind": "cpu"}], "each device once"
+    assert metadata["config"]["drafter"]["block_size"] == metadata["drafter"]["block_size"] == 16
+    assert metadata["target"]["precision"] == "float32"
+    assert (metadata["target"]["parameters"], metadata["drafter"]["parameters"]) == (
+        plan.target_parameters,
+        plan.drafter_parameters,
+    )
     data = {"path": "demo", "conversations": len(plan.conversations), "fingerprint": plan.fingerprint, "held_out": 16}
-    assert (facts["data"], facts["from"]) == (data, None)
-    unmeasured = run_facts("one", datetime.datetime.now(datetime.UTC), ["train"], replace(plan, held_out=None))
+    assert (metadata["data"], metadata["from"]) == (data, None)
+    unmeasured = run_metadata("one", datetime.datetime.now(datetime.UTC), ["train"], replace(plan, held_out=None))
     assert unmeasured["data"]["held_out"] == 0
-    assert orjson.loads(orjson.dumps(facts))["target"]["layer_ids"] == list(plan.layer_ids)
+    assert orjson.loads(orjson.dumps(metadata))["target"]["layer_ids"] == list(plan.layer_ids)
 
 
 def test_a_run_whose_facts_cannot_be_written_leaves_no_folder(plan: Plan, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,16 +181,39 @@ def test_a_resume_goes_on_from_the_newest_whole_checkpoint(plan: Plan, runs: Pat
         assert (run.attempt, run.start.step, run.checkpoint) == (1, 5, folder / "checkpoints" / "step-000000005")
         warning, odd = run.warnings
         assert odd == "Odd."
-        assert warning.endswith("drafter.safetensors is missing; this run goes on from step 5 instead")
-        assert (run.facts["id"], run.facts["command"], run.facts["max_steps"]) == ("one", ["again"], 50)
+        assert warning.endswith("drafter.safetensors is missing; this run continues from step 5 instead")
+        assert (run.metadata["id"], run.metadata["command"], run.metadata["max_steps"]) == ("one", ["again"], 50)
         assert not is_free(folder)
-    assert read_facts(folder)["command"] == ["first"], "a run's identity is written once"
+    assert read_run_json(folder)["command"] == ["first"], "a run's identity is written once"
+
+
+def test_a_resume_hashes_and_reads_each_file_of_its_checkpoint_once(
+    plan: Plan, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save(make(plan, runs), plan, 5)
+    calls: Counter[str] = Counter()
+    for function in ("_digest", "load_file", "_load_optimizer"):
+        whole = getattr(checkpoint_module, function)
+
+        def counted(file: Path, whole: Callable[[Path], Any] = whole, name: str = function) -> Any:
+            calls[f"{name} {file.name}"] += 1
+            return whole(file)
+
+        monkeypatch.setattr(checkpoint_module, function, counted)
+    now = configured(plan, runs, resume="one")
+    restored: list[Checkpoint] = []
+    learner: Any = SimpleNamespace(restore=restored.append, train_state=START)
+    with open_run(now.config, now, []) as run:
+        Checkpointer(run, now, learner, SimpleNamespace()).restore()  # type: ignore[arg-type]
+    assert restored[0].weights["w"].tolist() == [0, 0]
+    hashed = {f"_digest {name}" for name in checkpoint_module.FILES}
+    assert calls == Counter({*hashed, "load_file drafter.safetensors", "_load_optimizer optimizer.pt"})
 
 
 def test_a_run_without_a_checkpoint_cannot_be_resumed(plan: Plan, runs: Path) -> None:
     folder = make(plan, runs)
     now = configured(plan, runs, resume="one")
-    with pytest.raises(ConfigError, match="'one' has no whole checkpoint to go on from; start it again under another --name"):
+    with pytest.raises(ConfigError, match="'one' has no whole checkpoint to continue from; start it again under another --name"):
         open_run(now.config, now, []).__enter__()
     assert is_free(folder)
 

@@ -10,7 +10,7 @@ import torch
 
 from trainer.drafter.checkpoint import START, write_checkpoint
 from trainer.errors import ConfigError
-from trainer.run.lookup import config_of, find_run, read_facts
+from trainer.run.lookup import config_of, find_run, read_run_json
 
 
 @pytest.fixture
@@ -53,14 +53,14 @@ def test_a_run_json_that_cannot_be_read_is_named(tmp_path: Path, content: bytes 
     if content:
         (tmp_path / "run.json").write_bytes(content)
     with pytest.raises(ConfigError, match=r"run\.json cannot be read: "):
-        read_facts(tmp_path)
+        read_run_json(tmp_path)
 
 
 @pytest.mark.parametrize("text", ["[]", "{}", '{"config": 3}'])
 def test_facts_that_no_run_wrote(tmp_path: Path, text: str) -> None:
     (tmp_path / "run.json").write_text(text)
     with pytest.raises(ConfigError, match="is not what a run writes"):
-        read_facts(tmp_path)
+        read_run_json(tmp_path)
 
 
 def test_the_config_is_that_of_the_newest_checkpoint_else_of_the_first_attempt(runs: Path) -> None:

@@ -239,9 +239,9 @@ def test_a_flag_that_contradicts_the_drafter_is_refused_with_both_values(asked: 
 @pytest.mark.parametrize(
     ("known", "sentence"),
     [
-        ({}, "Begins with the drafter in a (step 3, made for tiny): 2 layers, blocks of 4."),
-        ({"step": 12000, "target": None}, "Begins with the drafter in a (step 12,000): 2 layers, blocks of 4."),
-        ({"step": None, "target": None}, "Begins with the drafter in a: 2 layers, blocks of 4."),
+        ({}, "Starts from the drafter in a (step 3, made for tiny): 2 layers, blocks of 4 tokens."),
+        ({"step": 12000, "target": None}, "Starts from the drafter in a (step 12,000): 2 layers, blocks of 4 tokens."),
+        ({"step": None, "target": None}, "Starts from the drafter in a: 2 layers, blocks of 4 tokens."),
     ],
 )
 def test_the_shape_that_it_brings_is_told(tmp_path: Path, known: dict[str, Any], sentence: str) -> None:
@@ -258,7 +258,7 @@ def test_a_drafter_made_for_a_model_of_another_name_is_warned_of(
 ) -> None:
     start = read_warm_start(str(make_run(tmp_path)), "runs")
     start = replace(start, trained=replace(start.trained, target=own))
-    told = [f"The drafter that --from names was trained for target {own!r}; this run trains it on for {target!r}."]
+    told = [f"The drafter that --from names was trained for target {own!r}; this run continues its training for {target!r}."]
     assert list(start.warn_of_other_target(target)) == (told if warned else [])
 
 
@@ -267,7 +267,7 @@ def test_a_digest_tells_weights_apart_and_nothing_else(tmp_path: Path) -> None:
     one = weights_at(drafter, 3)
     assert digest(one) == digest(dict(reversed(one.items())))
     make_run(tmp_path, steps=(3, 4), drafter=drafter)
-    facts = [read_warm_start(str(checkpoint_of(tmp_path / "a", step)), "runs").facts() for step in (3, 4)]
+    facts = [read_warm_start(str(checkpoint_of(tmp_path / "a", step)), "runs").metadata() for step in (3, 4)]
     assert facts[0]["weights"] == digest(one) != facts[1]["weights"]
     assert digest({name: tensor.bfloat16() for name, tensor in one.items()}) != digest(one)
 

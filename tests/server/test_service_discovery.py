@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_run_is_found_while_it_runs_and_answers_to_the_name_it_gave(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path / "runs", facts={"id": "one", "max_steps": 4})
+    run = Run(folder=tmp_path / "runs", metadata={"id": "one", "max_steps": 4})
     run.folder.mkdir()
     config = WatchConfig(
         host="0.0.0.0", port=0, token_file=str(tmp_path / "token"), announce=str(tmp_path / "targets"), console="off"
@@ -153,7 +153,7 @@ def test_a_run_is_found_while_it_runs_and_answers_to_the_name_it_gave(tmp_path: 
 
 
 def test_a_failed_run_is_no_longer_looked_for(tmp_path: Path) -> None:
-    run = Run(folder=tmp_path, facts={"id": "one", "max_steps": 4})
+    run = Run(folder=tmp_path, metadata={"id": "one", "max_steps": 4})
     config = WatchConfig(port=0, announce=str(tmp_path / "targets"), console="off")
     with listening(config) as server, pytest.raises(RunFailedError), Watch(run, config, server):
         raise RuntimeError("the target is gone")
@@ -162,7 +162,7 @@ def test_a_failed_run_is_no_longer_looked_for(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_had_is_a_warning_and_no_end(tmp_path: Path) -> None:
     (tmp_path / "targets").write_text("in the way")
-    run = Run(folder=tmp_path, facts={"id": "one", "max_steps": 4})
+    run = Run(folder=tmp_path, metadata={"id": "one", "max_steps": 4})
     config = WatchConfig(port=0, announce=str(tmp_path / "targets"), console="off")
     with listening(config) as server, Watch(run, config, server) as watch:
         assert [w for w in watch.monitor.state.warnings if "Prometheus cannot find this trainer" in str(w)]

@@ -27,7 +27,7 @@ def tiny_drafter() -> Drafter:
 
 
 def facts_of(drafter: Drafter, name: str, precision: str = "float32") -> dict[str, Any]:
-    """As `Keeper` puts them into a checkpoint."""
+    """As `Checkpointer` puts them into a checkpoint."""
     config = TrainConfig(target="tiny", data="talks", drafter=KNOBS)
     return {
         "identity": {

@@ -34,7 +34,7 @@ SILENT = WatchConfig(port=-1, console="off")
 
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
-    return Run(folder=tmp_path, facts={"id": "one", "max_steps": 4})
+    return Run(folder=tmp_path, metadata={"id": "one", "max_steps": 4})
 
 
 def watched(run: Run, config: WatchConfig = SILENT) -> Watch:
@@ -98,7 +98,7 @@ def test_the_port_is_given_back_whatever_happens() -> None:
 
 def test_a_run_begins_where_its_checkpoint_was_and_warns(run: Run) -> None:
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
-    resumed = Run(folder=run.folder, facts=run.facts, attempt=1, start=start, warnings=("Take care.", "And here."))  # type: ignore[arg-type]
+    resumed = Run(folder=run.folder, metadata=run.metadata, attempt=1, start=start, warnings=("Take care.", "And here."))  # type: ignore[arg-type]
     with watched(resumed) as watch:
         watch.finish("Done.")
     assert [(event["event"], event["step"], event["message"]) for event in events(run)] == [
@@ -119,7 +119,7 @@ def test_a_resume_knows_what_earlier_attempts_left(run: Run) -> None:
     lines = [before | {"step": step, "measured_length": step / 2} for step in (3, 6, 9)]
     (run.folder / "events.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
-    resumed = Run(folder=run.folder, facts=run.facts, attempt=1, start=start, checkpoint=checkpoint)  # type: ignore[arg-type]
+    resumed = Run(folder=run.folder, metadata=run.metadata, attempt=1, start=start, checkpoint=checkpoint)  # type: ignore[arg-type]
     with watched(resumed) as watch:
         status, text = watch.source.status().document(), watch.monitor.exporter.exposition(None)[0].decode()
         watch.finish("Done.")
@@ -132,7 +132,7 @@ def test_a_resume_knows_what_earlier_attempts_left(run: Run) -> None:
 
 def test_a_checkpoint_that_has_gone_meanwhile_is_left_to_whoever_loads_it(run: Run) -> None:
     start = SimpleNamespace(step=7, context_tokens=70, draft_tokens=7, samples=14)
-    resumed = Run(folder=run.folder, facts=run.facts, start=start, checkpoint=run.checkpoints / "gone")  # type: ignore[arg-type]
+    resumed = Run(folder=run.folder, metadata=run.metadata, start=start, checkpoint=run.checkpoints / "gone")  # type: ignore[arg-type]
     with watched(resumed) as watch:
         assert watch.source.status().document()["checkpoint"]["step"] is None
         watch.finish("Done.")

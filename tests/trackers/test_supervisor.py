@@ -57,7 +57,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     folder = make_folder(tmp_path / "one")
-    return Run(folder=folder, facts={"id": "one", "max_steps": STEPS})
+    return Run(folder=folder, metadata={"id": "one", "max_steps": STEPS})
 
 
 @pytest.fixture

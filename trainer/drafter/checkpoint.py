@@ -106,13 +106,15 @@ def list_checkpoints(root: Path) -> list[Path]:
     return sorted(path for path in root.glob("step-*") if path.suffix == "" and path.is_dir())
 
 
-def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
+def read_checkpoint(path: Path, *, with_tensors: bool = True, with_optimizer: bool = True, verify: bool = True) -> Checkpoint:
     """Read and verify one checkpoint. Raises `BrokenCheckpointError` if a file is missing, short or changed.
 
-    The optimizer's state takes twice the memory of the weights: `with_optimizer=False` verifies its file without loading it.
+    Without tensors, or without the optimizer's state, which takes twice the memory of the weights, their files are verified but not
+    loaded. `verify=False` skips the checksums, for a checkpoint that this process has verified.
     """
     try:
-        _verify(path)
+        if verify:
+            _verify(path)
         state = json.loads((path / "state.json").read_text())
         if state["format"] != FORMAT:
             raise ValueError(f"its format is {state['format']}, and this Draftscope reads {FORMAT}")
@@ -120,14 +122,14 @@ def read_checkpoint(path: Path, *, with_optimizer: bool = True) -> Checkpoint:
             path=path,
             train_state=TrainState(**state["place"]),
             metadata=state["facts"],
-            weights=load_file(path / "drafter.safetensors"),
-            optimizer=torch.load(path / "optimizer.pt", map_location="cpu", weights_only=True) if with_optimizer else {},
+            weights=load_file(path / "drafter.safetensors") if with_tensors else {},
+            optimizer=_load_optimizer(path / "optimizer.pt") if with_tensors and with_optimizer else {},
         )
     except (OSError, ValueError, LookupError, TypeError, AttributeError, SafetensorError) as error:
         raise BrokenCheckpointError(f"checkpoint {path} is broken: {error}") from error
 
 
-def newest_checkpoint(root: Path, *, with_optimizer: bool = True) -> tuple[Checkpoint | None, list[str]]:
+def newest_checkpoint(root: Path, *, with_tensors: bool = True, with_optimizer: bool = True) -> tuple[Checkpoint | None, list[str]]:
     """The newest whole checkpoint under `root`, or None, and a sentence for each broken one that was tried before it.
 
     The one that `latest` names counts as the newest: later steps may belong to an attempt that a resume overtook.
@@ -135,7 +137,7 @@ def newest_checkpoint(root: Path, *, with_optimizer: bool = True) -> tuple[Check
     refused: list[str] = []
     for path in _newest_first(root):
         try:
-            return read_checkpoint(path, with_optimizer=with_optimizer), refused
+            return read_checkpoint(path, with_tensors=with_tensors, with_optimizer=with_optimizer), refused
         except BrokenCheckpointError as error:
             refused.append(str(error))
     return None, refused
@@ -206,6 +208,11 @@ def _write_manifest(folder: Path) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest, indent=1))
     flush_to_disk(folder / MANIFEST)
     flush_to_disk(folder)
+
+
+def _load_optimizer(file: Path) -> dict[str, Any]:
+    state: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True)
+    return state
 
 
 def _verify(folder: Path) -> None:

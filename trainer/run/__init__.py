@@ -1,1 +1,1 @@
-"""A config in, a checked plan and a run's folder with its checkpoints out."""
+"""A run: checked before it begins, its folder and identity, its start and its checkpoints."""

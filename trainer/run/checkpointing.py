@@ -1,4 +1,4 @@
-"""When a run's checkpoints are written, and what happens if one cannot be: training goes on, and everybody is told."""
+"""Writes a run's checkpoints when they are due; one that cannot be written is reported, and training continues."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trainer.run.preflight import Plan
 
 
 class UnsavedError(RuntimeError):
-    """The run came to its end, but its last steps could not be saved."""
+    """The run ended, but its last steps could not be saved."""
 
 
 class Listener(Protocol):
@@ -23,42 +23,43 @@ class Listener(Protocol):
     def checkpoint_failed(self, message: str) -> None: ...
 
 
-class Keeper:
-    """Keeps a run's work safe: `every` so many steps, and at its end."""
+class Checkpointer:
+    """Writes a checkpoint every `--checkpoint.every` steps and at the end of the run."""
 
     def __init__(self, run: Run, plan: Plan, learner: Learner, listener: Listener) -> None:
         self._run = run
         self._config = plan.config.checkpoint
-        self._facts = {
+        self._metadata = {
             "identity": plan.identity(),
             "config": dataclasses.asdict(plan.config),
-            # With these a checkpoint says by itself what it holds and where that comes from.
+            # With these, a checkpoint that is moved out of its run still says what it holds and where it comes from.
             "drafter": plan.drafter.to_dict(),
-            "run": {name: run.facts.get(name) for name in ("id", "command", "git_commit", "versions", "data", "from")},
+            "run": {name: run.metadata.get(name) for name in ("id", "command", "git_commit", "versions", "data", "from")},
         }
         self._learner = learner
         self._listener = listener
         self._saved_step = 0
-        self._trouble = ""
+        self._last_error = ""
 
     def restore(self) -> None:
-        """Put the learner where the run's checkpoint left it, if the run goes on from one."""
+        """Restore the learner from the run's checkpoint, if it continues from one; `open_run` has verified it."""
         if self._run.checkpoint is not None:
-            self._learner.restore(read_checkpoint(self._run.checkpoint))
+            self._learner.restore(read_checkpoint(self._run.checkpoint, verify=False))
             self._saved_step = self._learner.train_state.step
 
     def save_if_due(self) -> None:
+        """Write a checkpoint if this step is one of every so many."""
         every = self._config.every
         if every and self._learner.train_state.step % every == 0:
             self.save()
 
     def save_last(self) -> None:
-        """Write the checkpoint that a run ends with. Raises `UnsavedError` where that fails."""
+        """Write the checkpoint with which a run ends. Raises `UnsavedError` if that fails."""
         self.save()
         if self._saved_step != self._learner.train_state.step:
             kept = f"the newest one, to --resume from, is of step {self._saved_step:,}" if self._saved_step else "there is none"
             last = f"the checkpoint of the last step, {self._learner.train_state.step:,}, could not be written"
-            raise UnsavedError(f"{last} ({self._trouble}), and {kept}; make room first")
+            raise UnsavedError(f"{last} ({self._last_error}), and {kept}; make room first")
 
     def save(self) -> None:
         """Write a checkpoint now, unless this step has one."""
@@ -68,10 +69,10 @@ class Keeper:
         began = time.monotonic()
         weights, optimizer = self._learner.state()
         try:
-            path = write_checkpoint(self._run.checkpoints, train_state, weights, optimizer, self._facts, self._config.keep)
+            path = write_checkpoint(self._run.checkpoints, train_state, weights, optimizer, self._metadata, self._config.keep)
             size = folder_bytes(path)
         except OSError as error:
-            self._trouble = error.strerror or str(error)
+            self._last_error = error.strerror or str(error)
             self._listener.checkpoint_failed(f"The checkpoint of step {train_state.step:,} could not be written: {error}.")
             return
         self._saved_step = train_state.step

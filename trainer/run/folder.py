@@ -1,4 +1,4 @@
-"""A run's folder and identity: made new, or found again by `--resume`."""
+"""Creates a run's folder, or finds the one that `--resume` names, and locks it."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ from trainer.record.format import LOSS_UNITS
 from trainer.record.reader import next_attempt
 from trainer.record.redact import redact_words
 from trainer.record.writer import write_run_json
-from trainer.run.lookup import find_run, read_facts
+from trainer.run.lookup import find_run, read_run_json
 from trainer.run.preflight import Plan
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One run's folder, what is known of it, and where this attempt begins."""
+    """A run's folder, its metadata, and the state in which this attempt begins."""
 
     folder: Path
-    facts: dict[str, Any]
-    """As in `run.json`, with what this attempt says anew."""
+    metadata: dict[str, Any]
+    """The content of `run.json`, with this attempt's own values."""
     attempt: int = 0
     start: TrainState = START
-    """Where this attempt begins."""
+    """The state in which this attempt begins."""
     checkpoint: Path | None = None
-    """What it goes on from."""
+    """The verified checkpoint that a resume continues from."""
     warnings: tuple[str, ...] = ()
 
     @property
@@ -48,31 +48,28 @@ class Run:
 
 @contextlib.contextmanager
 def open_run(config: TrainConfig, plan: Plan, command: list[str]) -> Iterator[Run]:
-    """Make a new run's folder, or find the one to resume, and keep others out of it. Raises `ConfigError`."""
+    """Make a new run's folder, or find the one to resume, and lock out other processes. Raises `ConfigError`."""
     if config.resume:
         folder = find_run(config.resume, Path(config.runs))
         with alone_in(folder) as warnings:
-            # Only now: whoever trained in it before may have written a last checkpoint.
+            # Read the checkpoints only under the lock: the process that held it may just have written its last one.
             yield _resume(folder, plan, command, warnings)
     else:
-        folder, facts = _create(config, plan, command)
+        folder, metadata = _create(config, plan, command)
         with alone_in(folder) as warnings:
-            yield Run(folder=folder, facts=facts, warnings=(*warnings, *_noted(plan)))
+            yield Run(folder=folder, metadata=metadata, warnings=(*warnings, *_plan_warnings(plan)))
 
 
 @contextlib.contextmanager
 def alone_in(folder: Path) -> Iterator[list[str]]:
-    """Keep every other process from training in the same run. Raises `ConfigError` where one does already.
-
-    Yields what there is to warn of.
-    """
+    """Lock out every other process from the run. Yields warnings; raises `ConfigError` where another one trains in it."""
     busy = ConfigError(f"run {folder.name!r} is being trained by another process: stop that one first")
     with lock(folder, busy=busy) as obstacle:
         warning = f"{folder} cannot be locked ({obstacle}): take care that no other process trains in it."
         yield [warning] if obstacle else []
 
 
-def _noted(plan: Plan) -> tuple[str, ...]:
+def _plan_warnings(plan: Plan) -> tuple[str, ...]:
     return (plan.target.note, *plan.warnings) if plan.target.note else plan.warnings
 
 
@@ -80,25 +77,26 @@ def _create(config: TrainConfig, plan: Plan, command: list[str]) -> tuple[Path, 
     now = datetime.datetime.now(datetime.UTC)
     name = config.name or f"{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
     folder = Path(config.runs) / name
-    facts = run_facts(name, now, command, plan)
+    metadata = run_metadata(name, now, command, plan)
     try:
         folder.mkdir(parents=True)
-        write_run_json(folder, facts)
+        write_run_json(folder, metadata)
     except FileExistsError:
         raise ConfigError(
-            f"run {name!r} exists in {config.runs}: go on with it by --resume {name}, or choose another --name"
+            f"run {name!r} exists in {config.runs}: continue it with --resume {name}, or choose another --name"
         ) from None
     except OSError as error:
         with contextlib.suppress(OSError):
             folder.rmdir()
         raise ConfigError(f"the run's folder {folder} cannot be made: {error.strerror}; choose another with --runs") from error
-    return folder, facts
+    return folder, metadata
 
 
 def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -> Run:
-    checkpoint, refused = newest_checkpoint(folder / "checkpoints")
+    # Verified here, under the lock; its tensors are read when the learner exists to take them.
+    checkpoint, refused = newest_checkpoint(folder / "checkpoints", with_tensors=False)
     if checkpoint is None:
-        raise ConfigError(f"run {folder.name!r} has no whole checkpoint to go on from; start it again under another --name")
+        raise ConfigError(f"run {folder.name!r} has no whole checkpoint to continue from; start it again under another --name")
     for name, now in plan.identity().items():
         before = checkpoint.metadata.get("identity", {}).get(name)
         if before != now:
@@ -108,26 +106,26 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
     last = plan.config.max_steps
     if last is not None and checkpoint.train_state.step >= last:
         raise ConfigError(f"run {folder.name!r} has taken its {checkpoint.train_state.step:,} steps: give more with --max-steps")
-    passed_over = [f"{sentence}; this run goes on from step {checkpoint.train_state.step} instead" for sentence in refused]
+    skipped = [f"{sentence}; this run continues from step {checkpoint.train_state.step} instead" for sentence in refused]
     return Run(
         folder=folder,
-        facts={**read_facts(folder), **attempt_facts(plan, command)},
+        metadata={**read_run_json(folder), **attempt_metadata(plan, command)},
         attempt=next_attempt(folder),
         start=checkpoint.train_state,
         checkpoint=checkpoint.path,
-        warnings=(*warnings, *passed_over, *_noted(plan)),
+        warnings=(*warnings, *skipped, *_plan_warnings(plan)),
     )
 
 
-def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
-    """What `run.json` holds (docs/record.md)."""
+def run_metadata(name: str, now: datetime.datetime, command: list[str], plan: Plan) -> dict[str, Any]:
+    """The content of `run.json` (docs/record.md)."""
     config, target = plan.config, plan.target.description
     return {
         "schema": 1,
         "id": name,
         "name": name,
         "started_at": now.isoformat(timespec="seconds"),
-        **attempt_facts(plan, command),
+        **attempt_metadata(plan, command),
         "target": {
             "name": target.name,
             "architecture": target.architecture,
@@ -145,7 +143,7 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
             "mask_token_id": plan.mask_token_id,
             "parameters": plan.drafter_parameters,
         },
-        "from": plan.warm_start.facts() if plan.warm_start else None,
+        "from": plan.warm_start.metadata() if plan.warm_start else None,
         "data": {
             "path": config.data,
             "conversations": len(plan.conversations),
@@ -155,8 +153,8 @@ def run_facts(name: str, now: datetime.datetime, command: list[str], plan: Plan)
     }
 
 
-def attempt_facts(plan: Plan, command: list[str]) -> dict[str, Any]:
-    """What each attempt of a run says anew; a resume may come with other flags, on another machine."""
+def attempt_metadata(plan: Plan, command: list[str]) -> dict[str, Any]:
+    """What may differ between attempts of a run: a resume may have other flags and run on another machine."""
     return {
         "command": redact_words(command),
         "git_commit": git_commit(),

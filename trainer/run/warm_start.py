@@ -1,7 +1,7 @@
-"""What a run begins with, if not with random weights: the drafter that `--from` names, and the shape that it brings along.
+"""Warm start: a run that starts from the drafter that `--from` names instead of random weights, with that drafter's shape.
 
-A warm start takes weights and shape and nothing else: optimizer, schedule, steps and data begin anew. A resumed run reads neither
-from where it once came: its own checkpoint holds both.
+Only weights and shape are taken over; optimizer, schedule, steps and data begin anew. A resumed run does not read that drafter
+again: its own checkpoint holds both.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from trainer.target.provenance import same_target
 
 @dataclass(frozen=True, kw_only=True)
 class WarmStart:
-    """The drafter called `name`, read and found whole."""
+    """The drafter that `--from` calls `name`, loaded and checked."""
 
     name: str
     trained: TrainedDrafter
 
-    def facts(self) -> dict[str, Any]:
-        """What `run.json` says of it. Reads all weights, about a second for each GB, to tell which ones they were."""
+    def metadata(self) -> dict[str, Any]:
+        """What `run.json` says about it. Hashes all weights, which takes about a second per GB."""
         return {
             "name": self.name,
             "path": str(self.trained.path),
@@ -41,21 +41,21 @@ class WarmStart:
         }
 
     def sentence(self) -> str:
-        """What the run begins with and the shape that this gives it, also where flags of the usual values asked for another."""
-        config, known = self.trained.config, []
+        """What the run starts from and the shape that it therefore has, whatever the flags' default values are."""
+        config, details = self.trained.config, []
         if self.trained.step is not None:
-            known.append(f"step {self.trained.step:,}")
+            details.append(f"step {self.trained.step:,}")
         if self.trained.target:
-            known.append(f"made for {self.trained.target}")
+            details.append(f"made for {self.trained.target}")
         layers = f"{config.num_hidden_layers} layer{'s' if config.num_hidden_layers > 1 else ''}"
-        origin = f" ({', '.join(known)})" if known else ""
-        return f"Begins with the drafter in {self.name}{origin}: {layers}, blocks of {config.block_size}."
+        origin = f" ({', '.join(details)})" if details else ""
+        return f"Starts from the drafter in {self.name}{origin}: {layers}, blocks of {config.block_size} tokens."
 
     def warn_of_other_target(self, target: str) -> Iterator[str]:
         """A warning where the drafter was trained for another model."""
         own = self.trained.target
         if own and not same_target(own, target):
-            yield f"The drafter that --from names was trained for target {own!r}; this run trains it on for {target!r}."
+            yield f"The drafter that --from names was trained for target {own!r}; this run continues its training for {target!r}."
 
 
 def read_warm_start(name: str, runs: str) -> WarmStart:
@@ -64,15 +64,15 @@ def read_warm_start(name: str, runs: str) -> WarmStart:
 
 
 def resumed_shape(name: str, runs: str) -> Qwen3Config | None:
-    """The architecture of the drafter that run `name` trains, as its checkpoints hold it; None where they are too old for that."""
-    facts = newest_metadata(find_run(name, Path(runs)) / "checkpoints") or {}
-    return Qwen3Config.from_dict(facts["drafter"]) if "drafter" in facts else None
+    """The drafter's architecture in the checkpoints of run `name`; None where they are too old to hold it."""
+    metadata = newest_metadata(find_run(name, Path(runs)) / "checkpoints") or {}
+    return Qwen3Config.from_dict(metadata["drafter"]) if "drafter" in metadata else None
 
 
-def take_shape(asked: DrafterConfig, given: Qwen3Config) -> DrafterConfig:
-    """`asked` with the shape of the drafter that a run begins with.
+def take_shape(config: DrafterConfig, given: Qwen3Config) -> DrafterConfig:
+    """`config` with the shape of the drafter that a run starts from.
 
-    What was left at its default follows that drafter. Raises `ConfigError` for anything else that contradicts it.
+    Options at their default take that drafter's value. Raises `ConfigError` for any other that contradicts it.
     """
     layer_ids = tuple(given.dflash_config["target_layer_ids"])
     shape = {
@@ -82,21 +82,23 @@ def take_shape(asked: DrafterConfig, given: Qwen3Config) -> DrafterConfig:
         "target_layers": len(layer_ids),
         "mask_token_id": given.dflash_config["mask_token_id"],
     }
-    usual = DrafterConfig()
-    for name, has in shape.items():
-        wanted = getattr(asked, name)
-        if wanted not in (has, getattr(usual, name)):
+    defaults = DrafterConfig()
+    for name, own in shape.items():
+        requested = getattr(config, name)
+        if requested not in (own, getattr(defaults, name)):
             way = f"leave --drafter.{name.replace('_', '-')} out, or train without --from"
-            raise ConfigError(f"drafter.{name} is {_told(wanted)}, but the drafter that --from names has {_told(has)}: {way}")
-    return replace(asked, **shape)
+            raise ConfigError(
+                f"drafter.{name} is {_as_flag(requested)}, but the drafter that --from names has {_as_flag(own)}: {way}"
+            )
+    return replace(config, **shape)
 
 
-def _told(value: int | tuple[int, ...]) -> str:
+def _as_flag(value: int | tuple[int, ...]) -> str:
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """A hash of tensors, their names and number formats, the same on every machine and whatever file they were in."""
+    """A hash of tensors, their names and number formats: the same on every machine and for every file format."""
     total = hashlib.blake2b(digest_size=16)
     for name in sorted(weights):
         tensor = weights[name].detach().cpu().contiguous()
