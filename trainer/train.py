@@ -95,7 +95,9 @@ def handle_requests(control: Control, learner: Learner, checkpointer: Checkpoint
                 checkpointer.save()
 
 
-def finish(learner: Learner, checkpointer: Checkpointer, evaluator: Evaluator | NoEvaluator, monitor: Monitor, control: Control) -> None:
+def finish(
+    learner: Learner, checkpointer: Checkpointer, evaluator: Evaluator | NoEvaluator, monitor: Monitor, control: Control
+) -> None:
     """After the last step: its checkpoint, and a last evaluation."""
     monitor.enter("finishing")
     monitor.enter_phase("writing the last checkpoint")

@@ -96,16 +96,9 @@ class EvaluationPlan:
 
 def check(options: EvaluateOptions) -> EvaluationPlan:
     """Read the drafter, the prompts and the target's config and tokenizer. Raises `ConfigError` for what cannot work."""
-    trained = load_trained(options.checkpoint, options.runs)
-    if not all(bool(weight.isfinite().all()) for weight in trained.drafter.parameters()):
-        raise ConfigError(f"the drafter in {trained.path} has weights that are NaN or infinite: take an earlier checkpoint")
-    name = options.target or trained.target
-    if name is None:
-        raise ConfigError(f"{options.checkpoint!r} does not say which target it drafts for: name it with --target")
-    target = Target.find(name)
+    trained = _read_drafter(options)
+    target = _find_target(options, trained)
     description = target.description
-    check_fit(trained.config, target.text_config, name)
-    target.outline()  # raises for a target that no drafter fits
     device = find_device(options.device if options.device != "auto" else default_device(), "device")
     dtype = _precision(options.precision, trained.training.precision, device)
     template_args = dict(trained.training.template_args) if options.template_args is None else options.template_args
@@ -136,6 +129,24 @@ def check(options: EvaluateOptions) -> EvaluationPlan:
         template_args=template_args,
         split=held_out_split(options.prompts),
     )
+
+
+def _read_drafter(options: EvaluateOptions) -> TrainedDrafter:
+    trained = load_trained(options.checkpoint, options.runs)
+    if not all(bool(weight.isfinite().all()) for weight in trained.drafter.parameters()):
+        raise ConfigError(f"the drafter in {trained.path} has weights that are NaN or infinite: take an earlier checkpoint")
+    return trained
+
+
+def _find_target(options: EvaluateOptions, trained: TrainedDrafter) -> Target:
+    name = options.target or trained.target
+    if name is None:
+        raise ConfigError(f"{options.checkpoint!r} does not say which target it drafts for: name it with --target")
+    target = Target.find(name)
+    _ = target.description  # raises for what is no decoder-only language model
+    check_fit(trained.config, target.text_config, name)
+    target.outline()  # raises for a target that no drafter fits
+    return target
 
 
 def _precision(requested: Precision, trained_in: str | None, device: torch.device) -> torch.dtype:
