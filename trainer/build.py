@@ -1,4 +1,4 @@
-"""The heavy part of a start: the target's weights onto their devices, the drafter, the ring for features."""
+"""Loads and allocates what a run needs: the target's weights on their devices, the drafter, the ring for features."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ log = logging.getLogger(__name__)
 
 
 def load(plan: Plan, monitor: Monitor) -> tuple[Learner, list[FeatureExtractor], Evaluator | NoEvaluator]:
-    """The learner, a target for each target thread (threads on one device share its weights), and who measures acceptance."""
+    """The learner, a feature extractor for each target thread, and the evaluator. Threads on one device share its weights."""
     config, placement = plan.config, plan.placement
     monitor.enter_phase("loading the target")
     try:
         models = {device: plan.target.load(placement.precision, device) for device in dict.fromkeys(placement.targets)}
-    except ConfigError as error:  # too late for that: the run has a folder
+    except ConfigError as error:  # the run already has a folder, so it fails instead of being refused
         raise RuntimeError(str(error)) from error
     ring = FeatureRing(
-        # Those in the queue, the one whose turn passes its bound, one in the hands of each target thread, one with the drafter.
+        # Those in the queue, the next in order, which may pass the bound, one with each target thread, one with the drafter.
         slots=plan.feature_slots + 1 + len(placement.targets) + 1,
         tokens=config.batches.token_budget,
         width=plan.feature_width,

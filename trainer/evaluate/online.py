@@ -1,7 +1,7 @@
-"""Acceptance measured while training: now and then a copy of the drafter decodes held-out prompts, on a thread of its own.
+"""Measures acceptance during training: a copy of the drafter decodes held-out prompts now and then, on a thread of its own.
 
-The drafter's thread only copies its weights; the rest runs beside training, on the target's device, and takes its share of that.
-What fails here is told and ends no run.
+The drafter's thread only copies its weights. The rest runs beside training on the target's device, and takes its share of it. A
+failure here is reported and does not end the run.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trainer.drafter.model import Drafter
 from trainer.record.format import EvaluationLine
 from trainer.target.features import FeatureBatch, borrow_weights
 
-# Longest wait for the measuring thread once it is to give up, which it does between rounds.
+# Longest wait at the end for the measuring thread, which gives up between two rounds.
 JOIN_SECONDS = 5.0
 # Training steps whose estimated acceptance length is averaged.
 ESTIMATES = 20
@@ -49,7 +49,7 @@ class Listener(Protocol):
 
 
 class Evaluator:
-    """Measures every `every` steps, and once more at the end; leave the `with` block after every thread that runs the target."""
+    """Measures every `every` steps and once at the end. Leave its `with` block only after all threads that run the target."""
 
     def __init__(
         self,
@@ -71,7 +71,7 @@ class Evaluator:
         self._listener = listener
         self._every = every
         self._anchors = anchors
-        # One for all evaluations: memory that a stream has used is kept for that stream.
+        # One stream for all evaluations: torch keeps the memory that a stream has used for that stream.
         self._stream = torch.cuda.Stream(model.device) if model.device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._max_new_tokens = max_new_tokens
         self._stop_ids = stop_ids
@@ -86,14 +86,14 @@ class Evaluator:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Gives up what is under way, within one round of decoding; a thread that hangs is left behind."""
+        """Give up a running measurement within one round of decoding; a thread that hangs is left behind."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(JOIN_SECONDS)
         self._speculator.close()
 
     def measure_if_due(self, result: StepResult, drafter: nn.Module) -> None:
-        """Begin to measure the drafter after a step, if it is due; if the last one is still measured, this one is left out."""
+        """Begin to measure the drafter after a step, if it is due; skip it if the last measurement is still running."""
         step, estimate = result.line.step, result.line.estimated_acceptance_length
         if not result.skipped and math.isfinite(estimate):
             self._estimates.append(estimate)
@@ -105,7 +105,7 @@ class Evaluator:
             self._begin(step, drafter)
 
     def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None:
-        """Measure the finished drafter and wait for that, unless it has been; `give_up` is asked several times a second."""
+        """Measure the finished drafter, unless it has been, and wait for it; `give_up` is called several times a second."""
         self._wait(give_up)
         if step != self._newest_step and not give_up():
             self._begin(step, drafter)
@@ -136,7 +136,7 @@ class Evaluator:
             if not self._over.is_set():
                 self._listener.evaluated(self._line(step, decoded, trained, estimate, time.monotonic() - began))
         except Exception as error:
-            log.info("What failed in the evaluation after step %s:", f"{step:,}", exc_info=True)
+            log.info("The evaluation after step %s failed with:", f"{step:,}", exc_info=True)
             reason = " ".join(str(error).split())[:200]
             self._listener.evaluation_failed(f"The evaluation after step {step:,} failed ({type(error).__name__}: {reason}).")
 
@@ -188,7 +188,7 @@ class Evaluator:
 
 
 class NoEvaluator:
-    """Stands where a run has nothing to measure acceptance on."""
+    """Takes the evaluator's place in a run that has nothing to measure acceptance on."""
 
     def __enter__(self) -> NoEvaluator:
         return self
