@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import orjson
 
 from dashboard.record import parse, series
 from dashboard.record.evaluations import Evaluations
 from dashboard.record.parse import Row
+from dashboard.record.state import (
+    ENDED,
+    attempt_of,
+    clock_ahead,
+    current_state,
+    last_transition,
+    loss_unit,
+    newest_time,
+    read_facts,
+)
 from dashboard.record.table import Table
-from trainer.record.format import EVENTS, LOSS_UNITS, RUN, STEPS, TELEMETRY
+from trainer.record.format import EVENTS, STEPS, TELEMETRY
 from trainer.record.reader import Tail, files_of, last_lines, scattered_lines, size_of, split
 
 PREVIEW_FROM_BYTES = 16 << 20  # shorter files are read whole before the first chart; longer ones are first looked at in places
 PREVIEW_PLACES = 1200
 EVENTS_KEPT = 500
-CLOCK_AHEAD_SECONDS = 5.0
 KINDS = {"events": EVENTS, "steps": STEPS, "telemetry": TELEMETRY}
 """Kinds of lines, as the page calls them."""
-ENDED = ("finished", "failed")
-TRANSITIONS = (*ENDED, "started", "resumed")  # events that begin or end an attempt
 
 
 class Run:
@@ -205,8 +211,14 @@ class Run:
 
 
 def read_on(tails: Iterable[Tail]) -> bytes:
-    """New whole lines of files that follow one another: the next one's only when there is nothing new in those before."""
-    return next(filter(None, (tail.read() for tail in tails)), b"")
+    """New whole lines of files that follow one another: those of the next once the one before is read as far as it is whole."""
+    block = b""
+    for tail in tails:
+        fresh = tail.read()
+        block += fresh
+        if fresh and tail.behind:
+            break
+    return block
 
 
 def last_rows(folder: Path, kind: str) -> list[Row]:
@@ -241,54 +253,3 @@ def append_valid(rows: list[Row], append: Callable[[list[Row]], None]) -> tuple[
         (first, wrong), (second, also) = append_valid(rows[:half], append), append_valid(rows[half:], append)
         return second or first, also or wrong
     return rows[-1], ""
-
-
-def read_facts(folder: Path) -> dict[str, Any]:
-    """`run.json`; {} where it is missing or cannot be read."""
-    try:
-        facts = orjson.loads((folder / RUN).read_bytes())
-    except (OSError, orjson.JSONDecodeError):
-        return {}
-    return facts if isinstance(facts, dict) else {}
-
-
-def loss_unit(facts: Row, resumed_config: Row) -> str:
-    """Unit of the loss: by the objective of the newest resume, else of run.json; records of 0.1 have only the objective."""
-    resumed, first = (objective_of(config) for config in (resumed_config, facts.get("config")))
-    return str(LOSS_UNITS.get(resumed) or facts.get("loss_unit") or LOSS_UNITS.get(first, "nats"))
-
-
-def objective_of(config: Any) -> str:
-    """`loss.objective` of a config; "" where it has none."""
-    loss = config.get("loss") if isinstance(config, dict) else None
-    return str(loss.get("objective", "")) if isinstance(loss, dict) else ""
-
-
-def last_transition(events: Sequence[Row]) -> Row:
-    """The newest event that began or ended an attempt; {} where there is none."""
-    return next((row for row in reversed(events) if row.get("event") in TRANSITIONS), {})
-
-
-def current_state(tick: Row, transition: Row) -> tuple[Row, str]:
-    """The newest telemetry tick of the newest attempt, {} where that has not written one yet; and the run's state."""
-    if attempt_of(tick) < attempt_of(transition):
-        tick = {}
-    if transition.get("event") in ENDED and attempt_of(transition) >= attempt_of(tick):
-        return tick, str(transition["event"])
-    return tick, str(tick.get("state") or "starting")
-
-
-def attempt_of(row: Row) -> int:
-    attempt = row.get("attempt")
-    return attempt if isinstance(attempt, int) else 0
-
-
-def newest_time(rows: Iterable[Row]) -> float | None:
-    """The newest time in the rows, Unix seconds by the trainer's clock; None where none has one."""
-    return max((row["time"] for row in rows if isinstance(row.get("time"), int | float)), default=None)
-
-
-def clock_ahead(rows: Iterable[Row]) -> float | None:
-    """Seconds by which the trainer's clock is ahead of ours at least, where its rows are from the future; else None."""
-    ahead = (newest_time(rows) or 0) - time.time()
-    return ahead if ahead > CLOCK_AHEAD_SECONDS else None

@@ -11,7 +11,8 @@ from typing import Any
 
 from dashboard.record import parse
 from dashboard.record.evaluations import Evaluations
-from dashboard.record.run import ENDED, KINDS, Run, clock_ahead, current_state, last_rows, last_transition, newest_time, read_facts
+from dashboard.record.run import KINDS, Run, last_rows
+from dashboard.record.state import ENDED, clock_ahead, current_state, last_transition, newest_time, read_facts
 from trainer.record.format import RUN, RUN_ID
 from trainer.record.reader import FILES, size_of
 

@@ -289,3 +289,26 @@ def wait_until(true, seconds=5.0):
     while not true():
         assert time.monotonic() < deadline
         time.sleep(0.02)
+
+
+@pytest.mark.parametrize("torn", [False, True])
+def test_a_record_of_the_older_form_is_read_and_so_is_one_that_was_resumed_since(tmp_path, opened, torn):
+    fake = FakeRun(tmp_path / "a")
+    for _ in range(2):
+        fake.steps(4)
+        fake.tick()
+    (fake.folder / "telemetry.jsonl").rename(fake.folder / "samples.jsonl")
+    if torn:
+        with (fake.folder / "samples.jsonl").open("ab") as file:
+            file.write(b'{"step": 9, "st')
+    run = opened(fake)
+    assert (len(run.telemetry), summary(run)["head"]["newest_tick"]["step"]) == (2, 8)
+    assert Runs(tmp_path).list()[0]["progress_ratio"] == 8 / 4000
+    fake.resume(8)
+    fake.steps(4)
+    fake.tick()
+    run.advance()
+    for known in (run, opened(fake)):
+        assert known.telemetry.axis("step").tolist() == [4, 8, 12], "old lines first"
+        assert summary(known)["head"]["newest_tick"]["attempt"] == 1
+    assert Runs(tmp_path).list()[0]["progress_ratio"] == 12 / 4000
