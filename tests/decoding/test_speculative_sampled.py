@@ -17,7 +17,7 @@ from trainer.drafter.model import Drafter, drafter_architecture
 VOCAB, END = 4, 1
 PROMPT = [0, 2, 3, 2]
 LONGEST = 3
-TEXTS = 400
+TEXTS = 250
 UNLIKELY, IMPOSSIBLE = 1e-4, 1e-9
 
 

@@ -2,7 +2,7 @@
 
 A row whose answer has ended makes room for the next request while the others go on, so that one long answer does not hold back a
 batch. Rows are left-padded, and each answer is what the target says to that request alone, up to ties: in another batch the same
-sums are added in another order, which can change the last bits.
+sums are added in another order, which can change the last bits. Why it is not transformers' `generate_batch`: docs/decisions/0025.
 
 Shapes: B rows of a batch, T tokens of a pass or columns of the cache, V vocabulary.
 """
