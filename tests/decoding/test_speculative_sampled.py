@@ -65,9 +65,7 @@ def exact(model: LlamaForCausalLM, sampling: Sampling, begun: Text = ()) -> dict
     return found
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(temperature=1.0), pytest.param(Sampling(temperature=0.8, top_k=3, top_p=0.9), marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(temperature=1.0), Sampling(temperature=0.8, top_k=3, top_p=0.9)])
 def test_drafted_texts_follow_the_targets_distribution(model: LlamaForCausalLM, drafter: Drafter, sampling: Sampling) -> None:
     known = exact(model, sampling)
     with SpeculativeDecoder(model, drafter) as speculator:
@@ -83,7 +81,6 @@ def test_drafted_texts_follow_the_targets_distribution(model: LlamaForCausalLM, 
     assert min(kept[1], kept[2]) > 0, "drafts are refused as well as kept"
 
 
-@pytest.mark.slow
 def test_the_target_alone_draws_from_the_same(model: LlamaForCausalLM) -> None:
     sampling = Sampling(temperature=1.0)
     alone = (
@@ -92,7 +89,6 @@ def test_the_target_alone_draws_from_the_same(model: LlamaForCausalLM) -> None:
     assert chance_of(Counter(tuple(text.token_ids) for text in alone), exact(model, sampling)) > UNLIKELY
 
 
-@pytest.mark.slow
 def test_that_test_would_find_drafts_that_are_all_kept(model: LlamaForCausalLM, drafter: Drafter) -> None:
     """Texts of the drafter's own: what would come out if nothing were refused."""
     sampling = Sampling(temperature=1.0)
