@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from docs import record_tables
+from docs import record_tables, status_tables
 
 ROOT = Path(__file__).parents[1]
 DOCS = Path(__file__).parent
@@ -56,6 +56,7 @@ PARTS: dict[str, dict[str, Callable[[], str]]] = {
         "events": record_tables.events,
         "evaluation": record_tables.evaluation,
     },
+    "status.md": status_tables.PARTS,
 }
 
 

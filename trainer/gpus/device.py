@@ -17,7 +17,9 @@ class Allocated:
     """What torch's allocator holds on one GPU, and how often it ran short of memory."""
 
     allocated_bytes: int
+    """In tensors."""
     reserved_bytes: int
+    """In tensors and in torch's cache."""
     peak_bytes: int
     """Most memory that tensors ever took."""
     retries: int
@@ -31,9 +33,11 @@ class Device:
     """One GPU, or one MIG instance, at one moment. `index` and `mig` count as `nvidia-smi -L` does."""
 
     index: int
+    """Counted as `nvidia-smi` does."""
     mig: int | None = None
     """Number of the MIG instance on GPU `index`; None for a whole GPU."""
     name: str
+    """Of the model."""
     uuid: str = ""
     """The driver's, "GPU-…" or "MIG-…"."""
     aliases: Annotated[tuple[str, ...], Field(exclude=True)] = ()
@@ -54,19 +58,26 @@ class Device:
     """Since the driver was loaded."""
     temperature_celsius: float | None = None
     sm_clock_hertz: float | None = None
+    """Clock of the streaming multiprocessors."""
     memory_clock_hertz: float | None = None
+    """Clock of the memory."""
     throttle_reasons: tuple[str, ...] | None = None
     """Of GPU_THROTTLE_REASONS; empty while it is not throttled."""
     pcie_receive_bytes_per_second: float | None = None
+    """Traffic over PCIe, as seen from the GPU."""
     pcie_transmit_bytes_per_second: float | None = None
+    """The same, the other way."""
     nvlink_receive_bytes_per_second: float | None = None
+    """Traffic over all NVLinks of the GPU."""
     nvlink_transmit_bytes_per_second: float | None = None
+    """The same, the other way."""
     xid_errors: int | None = None
     """Since this process started."""
     xid_last_code: int | None = None
     xid_last_time: float | None = None
     """Unix time; code and time are 0 before the first error."""
     allocator: Allocated | None = None
+    """Torch's own account; None before the first step."""
 
     def rounded(self) -> Device:
         """The same with floats rounded to what such figures are worth, as in `/status` and `telemetry.jsonl`."""

@@ -32,6 +32,7 @@ class RunIdentity(_Model):
     id: str | None = None
     """Name of the run's folder."""
     name: str | None = None
+    """The same, as people call the run."""
     started_at: str | None = None
     """Beginning of its first attempt, ISO 8601, UTC."""
     command: list[str] | None = None
@@ -39,11 +40,7 @@ class RunIdentity(_Model):
 
 
 class Acceptance(_Model):
-    """Tokens kept per draft-and-verify round, the bonus token included.
-
-    *Estimated* comes from accuracy on given text, *measured* from real speculative decoding of held-out prompts: two numbers,
-    never mixed. After a resume the measurement is the newest one up to the step that the run resumed from, until there is another.
-    """
+    """Tokens kept per draft-and-verify round, the bonus token included: estimated from accuracy, measured by decoding."""
 
     estimated_length: Figure | None = None
     """Tokens, from `position_accuracy` of the newest step."""
@@ -65,6 +62,7 @@ class Stage(_Model):
     name: str
     """`dataset`, `batches`, `target`, `drafter`: the order of the road."""
     threads: int
+    """Of the stage."""
     items: int
     """Items handed on so far; the drafter: batches trained on."""
     busy_ratio: float
@@ -81,11 +79,13 @@ class Queue(_Model):
     name: str
     """`samples`, `batches`, `features`: what it holds."""
     items: int
+    """Items in it."""
     capacity_items: int
     """Items that it holds at most."""
     bytes: int
     """Bytes of the tensors in it."""
     capacity_bytes: int
+    """Bytes that it holds at most."""
     fill_ratio: float
     """How full it is, by items or by bytes, whichever is fuller."""
 
@@ -110,8 +110,6 @@ class VerdictStatus(_Model):
 
 
 class GpuSampler(_Model):
-    """How reading the GPUs goes."""
-
     up: bool
     """Whether GPU figures can be read."""
     reason: str
@@ -139,14 +137,14 @@ class CheckpointStatus(_Model):
     """The newest whole checkpoint; after a resume the one that the run resumed from. All `null` before the first."""
 
     step: int | None = None
+    """The step after which it was written."""
     path: str | None = None
     """Its folder."""
     age_seconds: float | None = None
+    """Since it was written."""
 
 
 class Watching(_Model):
-    """What watching the run cost."""
-
     seconds: float
     """Seconds so far."""
     ratio: float
