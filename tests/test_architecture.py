@@ -208,3 +208,13 @@ def test_paths_that_are_named_exist() -> None:
             )
             wrong += [f"{rel(path)}: {name}" for name in sorted(named) if not (ROOT / name).exists()]
     assert wrong == []
+
+
+def test_what_the_walks_name_is_there() -> None:
+    """docs/layout.md names classes and functions behind their file: `path` `name`."""
+    layout = (ROOT / "docs" / "layout.md").read_text(encoding="utf-8")
+    named = re.findall(r"`([\w/]+\.py)` `(\w+)`", layout)
+    assert len(named) > 20
+    assert [
+        f"{path} {name}" for path, name in named if not re.search(rf"^(class|def) {name}\b", (ROOT / path).read_text(), re.M)
+    ] == []

@@ -5,7 +5,6 @@ dataset ──samples──▶ batches ──batches──▶ target x N ──f
 
 from __future__ import annotations
 
-
 import shlex
 import sys
 from functools import partial
@@ -48,7 +47,7 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
     config, monitor = plan.config, watch.monitor
     set_threads = partial(torch.set_num_threads, plan.placement.cpu_threads)
     set_threads()
-    learner, targets, evaluator = load(plan, monitor)
+    learner, extractors, evaluator = load(plan, monitor)
     checkpointer = Checkpointer(run, plan, learner, monitor)
     checkpointer.restore()
     start, size = run.start, int(config.queues.gigabytes * 1e9)
@@ -63,7 +62,7 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
         stages.start("batches", samples, packing, into=batches)
 
         features = OrderedQueue[FeatureBatch]("features", plan.feature_slots, size, first_seq=start.next_seq)
-        stages.start("target", batches, *[target.extract for target in targets], into=features)
+        stages.start("target", batches, *[extractor.extract for extractor in extractors], into=features)
 
         for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:

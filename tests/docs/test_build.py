@@ -1,4 +1,4 @@
-"""docs/build.py and docs/record_tables.py: pages are fresh, a stale one is named, a field without a meaning is refused."""
+"""docs/build.py and docs/field_tables.py: pages are fresh, a stale one is named, a field without a meaning is refused."""
 
 import shutil
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from docs import build, record_tables
+from docs import build, field_tables
 from trainer.record.format import StepLine
 
 
@@ -42,10 +42,17 @@ def test_a_field_that_nobody_describes_is_refused() -> None:
         sharpness: float
 
     with pytest.raises(ValueError, match=r"Longer\.sharpness has no docstring"):
-        record_tables.described(Longer)
-    assert record_tables.described(Longer, {"sharpness": "How sharp."})[-1] == ("`sharpness`", "number", "How sharp.")
+        field_tables.described(Longer)
+    assert field_tables.described(Longer, {"sharpness": "How sharp."})[-1] == ("`sharpness`", "number", "How sharp.")
 
 
 def test_types_are_said_as_a_reader_of_json_meets_them() -> None:
-    said = [record_tables.json_type(hint) for hint in (int | None, tuple[float | None, ...], str)]
+    said = [field_tables.json_type(hint) for hint in (int | None, tuple[float | None, ...], str)]
     assert said == ["whole number or null", "list of numbers or nulls", "text"]
+
+
+def test_status_has_a_table_for_each_object_of_the_document() -> None:
+    page = build.page("status.md")
+    for row in ("| `loss_unit` | text or null |", "| `busy_ratio` | number |", "| `kernel_active_ratio` | number or null |"):
+        assert row in page
+    assert "| `aliases`" not in page, "only the sampler needs it"
