@@ -14,7 +14,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from dashboard import assets, charts, runbooks
 from dashboard.live import Cursor, tick
-from dashboard.middleware import AllowedHosts, SecurityHeaders
+from dashboard.middleware import AllowedHosts, HeadAsGet, SecurityHeaders
 from dashboard.record.run import Run
 from dashboard.record.runs import Runs
 from dashboard.views import range_series, summary
@@ -41,6 +41,7 @@ def create_app(runs: Runs, allow_hosts: Collection[str] = (), tick_seconds: floa
     app.state.tick_seconds = tick_seconds
     app.add_middleware(GZipMiddleware, minimum_size=2000, compresslevel=4)
     app.add_middleware(AllowedHosts, allowed=allow_hosts)
+    app.add_middleware(HeadAsGet)
     app.add_middleware(SecurityHeaders)
     _add_page(app)
     _add_data(app)

@@ -2,7 +2,10 @@
 
 import dataclasses
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.support.sources import ROOT
 from trainer.__main__ import main
 from trainer.cli import flags, parse, read_train_config
 from trainer.config import (
@@ -24,6 +28,9 @@ from trainer.config import (
     TrainConfig,
     WatchConfig,
 )
+from trainer.evaluate.plan import EvaluateOptions
+from trainer.formats.export import ExportConfig
+from trainer.prepare.command import PrepareConfig
 
 NEEDED = ["--target", "tiny", "--data", "demo"]
 Refused = Callable[..., str]
@@ -179,6 +186,48 @@ def test_a_file_may_set_everything_and_flags_win(toml: Callable[[str], list[str]
     assert config.optimizer.learning_rate == 1e-5
     assert config.dataset.template_values() == {"enable_thinking": False, "level": 2, "style": "plain", "roles": ["a", "b"]}
     assert config.config == file[1], "and the record tells where it came from"
+
+
+def test_a_file_that_an_editor_marked_as_utf_8_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_bytes(b'\xef\xbb\xbftarget = "tiny"\r\ndata = "demo"\r\n')
+    assert read_train_config(["--config", str(path)]).target == "tiny"
+
+
+def test_home_is_meant_by_a_tilde_in_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a file no shell expands it, nor behind a `=`."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "run.toml").write_text(
+        'target = "~/t"\ndata = "~/d"\nruns = "~/r"\n[watch]\ntoken_file = "~/k"\nannounce = "~/a"\n'
+    )
+    config = read_train_config(["--config=~/run.toml", "--from=~/f", "--evaluate.prompts=~/p"])
+    paths = (config.target, config.data, config.runs, config.warm_start, config.evaluate.prompts, config.watch.token_file)
+    assert (*paths, config.watch.announce) == tuple(str(tmp_path / name) for name in "tdrfpka")
+    prepare = parse(PrepareConfig, "prepare", ["--target=~/t", "--prompts=~/p", "--output=~/o"])
+    evaluate = parse(
+        EvaluateOptions, "evaluate", ["--checkpoint=~/c", "--prompts=~/p", "--target=~/t", "--runs=~/r", "--output=~/o"]
+    )
+    export = parse(ExportConfig, "export", ["--output=~/o", "--checkpoint=~/c", "--target=~/t", "--runs=~/r"])
+    given = [
+        *(prepare.target, prepare.prompts, prepare.output),
+        *(evaluate.checkpoint, evaluate.prompts, evaluate.target, evaluate.runs, evaluate.output),
+        *(export.output, export.checkpoint, export.target, export.runs),
+    ]
+    assert given == [str(tmp_path / name) for name in "tpocptrooctr"]
+
+
+def test_a_closed_stdout_costs_nothing() -> None:
+    """As under some supervisors: nothing can be printed, and nothing fails."""
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "trainer", "--help"]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+
+
+def test_a_terminal_that_lacks_a_character_shows_another() -> None:
+    program = "from trainer.__main__ import prepare_streams; prepare_streams(); print('1 → 2')"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environment)
+    assert (ended.returncode, ended.stdout) == (0, "1 ? 2\n")
 
 
 def test_flags_win_wherever_they_stand(toml: Callable[[str], list[str]]) -> None:

@@ -6,11 +6,14 @@ before the run began, or a second one.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import logging
 import os
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 from trainer.errors import EXIT_INTERRUPTED, ConfigError
 
@@ -92,8 +95,9 @@ def run_export(words: list[str]) -> int:
 
 def end(code: int) -> None:
     """End the process even if threads are left: during Python's own shutdown they could crash in native code."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):  # whoever read it is gone
+            stream.flush()
     if threading.active_count() > 1:
         os._exit(code)
     sys.exit(code)
@@ -106,5 +110,26 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "export": run_export,
 }
 
+
+def prepare_streams() -> None:
+    """Make stdin, stdout and stderr usable whatever the caller left of them.
+
+    A supervisor may have closed one: the next file to be opened would get its number, and prints would go into it. A terminal may
+    lack a character: it is then shown as `?`, rather than a result lost at its last line.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
+    for name in ("stdout", "stderr"):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115, it lives as long as the process
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
 if __name__ == "__main__":
+    prepare_streams()
     end(main(sys.argv[1:]))

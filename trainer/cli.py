@@ -31,12 +31,12 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     early.add_argument("--resume")
     early.add_argument("--runs")
     known, _ = early.parse_known_args(arguments)
-    toml = read_toml(Path(known.config)) if known.config else {}
+    toml = read_toml(Path(known.config).expanduser()) if known.config else {}
     before = []
     if known.resume:
         # A resumed run continues from its own checkpoint, not from the drafter that it once started from.
         toml = {name: value for name, value in toml.items() if name not in ("warm_start", "from")}
-        runs = Path(known.runs or toml.get("runs", "runs"))
+        runs = Path(known.runs or toml.get("runs", "runs")).expanduser()
         config = config_of(find_run(known.resume, runs))
         before += flags({name: value for name, value in config.items() if name not in _PER_ATTEMPT})
     before += flags(toml)
@@ -63,7 +63,7 @@ def _split_trackers(arguments: list[str]) -> Iterator[str]:
 def read_toml(path: Path) -> dict[str, Any]:
     """The options in a TOML file. Raises `ConfigError`."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        values = tomllib.loads(path.read_text(encoding="utf-8-sig"))  # some editors begin UTF-8 with a mark
     except OSError as error:
         raise ConfigError(f"--config {path} cannot be read: {error.strerror}") from error
     except ValueError as error:  # invalid UTF-8 too

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import tyro
 
 from trainer.errors import require
+from trainer.files import expand_home
 from trainer.metrics.catalogue.watching import TRACKERS
 from trainer.record.format import RUN_ID, RUN_ID_RULE
 
@@ -155,6 +156,7 @@ class EvaluateConfig:
     """Most tokens in an answer."""
 
     def __post_init__(self) -> None:
+        expand_home(self, "prompts")
         require(self.every >= 0, "evaluate.every", "0 or more steps", self.every)
         require(self.limit >= 1, "evaluate.limit", "at least 1 prompt", self.limit)
         require(self.max_new_tokens >= 2, "evaluate.max_new_tokens", "at least 2", self.max_new_tokens)
@@ -184,6 +186,7 @@ class WatchConfig:
     """A live display, plain lines, or nothing; `auto` is the live display on a terminal and plain lines elsewhere."""
 
     def __post_init__(self) -> None:
+        expand_home(self, "token_file", "announce")
         guarded = is_loopback(self.host) or (_is_address(self.host) and self.token_file is not None)
         require(
             guarded,
@@ -242,6 +245,7 @@ class TrainConfig:
     watch: WatchConfig = field(default_factory=WatchConfig)
 
     def __post_init__(self) -> None:
+        expand_home(self, "target", "data", "runs", "config", "resume", "warm_start")
         require(bool(self.target), "target", "a folder, a hub id, `demo` or `tiny`", self.target)
         require(bool(self.data), "data", "a folder made by datasets.save_to_disk, or `demo`", self.data)
         known = all(tracker in TRACKERS for tracker in self.trackers)

@@ -16,6 +16,15 @@ from typing import Literal
 from trainer.errors import ConfigError
 
 
+def expand_home(config: object, *fields: str) -> None:
+    """Replace a leading `~` in these fields of a frozen dataclass by the home folder: no shell does it in a file, or after `=`."""
+    for field in fields:
+        value = getattr(config, field)
+        if isinstance(value, str) and value.startswith("~"):
+            with contextlib.suppress(RuntimeError):  # nobody of that name, or no home: the path is then said not to exist
+                object.__setattr__(config, field, str(Path(value).expanduser()))
+
+
 def free_place(output: str, kind: Literal["file", "folder"]) -> Path:
     """Where `--output` is to be made. Raises `ConfigError` where something exists there already."""
     place = Path(output).expanduser()

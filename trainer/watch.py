@@ -48,6 +48,8 @@ log = logging.getLogger("trainer")
 
 # Two scrapes of the stack's Prometheus: a stop that it does not see looks like a crash.
 STOPPED_LINGER_SECONDS = 12.0
+# Ctrl-C, docker stop; a terminal that is gone; what Slurm sends before a time limit (--signal), and a CPU limit.
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGXCPU)
 SHOW_CURSOR = b"\x1b[?25h\n"  # the live display hides it
 
 
@@ -200,7 +202,7 @@ def listening(config: WatchConfig) -> Iterator[StatusServer]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Control]:
-    """A control that SIGINT and SIGTERM stop; a second signal ends the process at once. Only the main thread handles signals."""
+    """A control that STOP_SIGNALS stop; a second signal ends the process at once. Only the main thread handles signals."""
     control = Control()
     if threading.current_thread() is not threading.main_thread():
         yield control
@@ -218,7 +220,9 @@ def interruptible() -> Iterator[Control]:
         if not control.is_lingering:
             log.warning("Stopping after the current step, or after loading. A second signal ends it at once, without a checkpoint.")
 
-    before = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    # Under nohup SIGHUP is ignored, and stays so.
+    taken = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN or number == signal.SIGINT]
+    before = {number: signal.signal(number, handle) for number in taken}
     try:
         yield control
     finally:

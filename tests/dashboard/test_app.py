@@ -62,11 +62,22 @@ def test_the_root_waits_where_there_is_no_run(tmp_path):
     ],
 )
 def test_allowed_hosts(client, host):
-    assert client.get("/healthz", headers={"host": host}).text == "ok\n"
+    assert client.get("/api/runs", headers={"host": host}).status_code == 200
+
+
+def test_a_probe_may_ask_for_signs_of_life_by_any_address(client):
+    assert client.get("/healthz", headers={"host": "10.1.2.3:8400"}).text == "ok\n"
+
+
+@pytest.mark.parametrize("path", ["/", "/healthz", "/api/runs", "/runs/demo.run_1-a", "/nothing", "/runbooks"])
+def test_head_answers_as_get_without_the_body(client, path):
+    head, whole = (client.request(method, path, follow_redirects=False) for method in ("HEAD", "GET"))
+    kinds = [answer.headers.get("content-type") for answer in (head, whole)]
+    assert (head.status_code, kinds[0], head.content) == (whole.status_code, kinds[1], b"")
 
 
 @pytest.mark.parametrize("host", ["evil.example", "localhost.evil.example", "", "127.0.0.1.evil:8400", "[::2]"])
-@pytest.mark.parametrize("path", ["/healthz", "/", "/api/runs", "/nothing"])
+@pytest.mark.parametrize("path", ["/", "/api/runs", "/nothing", "/healthz/"])
 def test_other_hosts_get_a_sentence(client, host, path):
     answer = client.get(path, headers={"host": host})
     assert answer.status_code == 400

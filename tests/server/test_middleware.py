@@ -43,8 +43,15 @@ def test_asking_for_the_head_alone_answers_as_get_does(served: Served) -> None:
 def test_only_known_hosts_are_let_in(served: Served) -> None:
     known = ("localhost", "LocalHost:9400", "127.0.0.1:1", "127.9.9.9", "[::1]:9400", "[::1]", "[::2]:1", "trainer:9400", "trainer")
     for host in (*known, "TRAINER", "proxy.example", "localhost:"):
-        assert served.get("/healthz", host=host).status_code == 200, host
+        assert served.get("/status", host=host).status_code == 200, host
     assert served.refused == []
+
+
+def test_a_probe_may_ask_for_signs_of_life_by_any_address(served: Served) -> None:
+    """As a kubelet does; it learns nothing but that the process answers."""
+    assert served.get("/healthz", host="10.1.2.3:9400").text == "ok\n"
+    for path in ("/readyz", "/healthz/", "/status?/healthz"):
+        assert served.get(path, host="10.1.2.3:9400").status_code == 400, path
 
 
 STRANGERS = [
@@ -66,7 +73,7 @@ STRANGERS = [
 
 def test_strangers_are_refused_whatever_they_call_themselves(served: Served) -> None:
     def is_refused(host: str) -> bool:
-        answer = served.send(b"GET /healthz HTTP/1.1\r\nHost: " + host.encode() + b"\r\n" + CLOSE)
+        answer = served.send(b"GET /status HTTP/1.1\r\nHost: " + host.encode() + b"\r\n" + CLOSE)
         return answer.startswith(b"HTTP/1.1 400 ") and b"is not allowed; ask for localhost or 127.0.0.1" in answer
 
     strangers = ["", " ", "\t", *STRANGERS]
@@ -76,8 +83,8 @@ def test_strangers_are_refused_whatever_they_call_themselves(served: Served) -> 
 
 @pytest.mark.parametrize("head", [b"", b"Host: localhost\r\nHost: localhost\r\n", b"Host: local\r\nHost: host\r\n"])
 def test_a_request_names_one_host(served: Served, head: bytes) -> None:
-    assert served.send(b"GET /healthz HTTP/1.1\r\n" + head + CLOSE).startswith(b"HTTP/1.1 400 ")
-    assert served.send(b"GET /healthz HTTP/1.0\r\n" + head + CLOSE).startswith(b"HTTP/1.1 400 ")
+    assert served.send(b"GET /status HTTP/1.1\r\n" + head + CLOSE).startswith(b"HTTP/1.1 400 ")
+    assert served.send(b"GET /status HTTP/1.0\r\n" + head + CLOSE).startswith(b"HTTP/1.1 400 ")
 
 
 def test_a_header_that_comes_twice_is_none() -> None:
@@ -88,7 +95,7 @@ def test_a_header_that_comes_twice_is_none() -> None:
 
 @pytest.mark.parametrize("named", ["x-forwarded-host", "forwarded", "x-original-host"])
 def test_a_proxys_words_do_not_stand_for_the_host(served: Served, named: str) -> None:
-    assert served.get("/healthz", host="evil.example", **{named: "localhost"}).status_code == 400
+    assert served.get("/status", host="evil.example", **{named: "localhost"}).status_code == 400
 
 
 def test_every_answer_is_safe_for_a_browser(served: Served) -> None:

@@ -27,7 +27,7 @@ from trainer.pipeline.stages import Stages
 from trainer.record.format import fields_of
 from trainer.run.folder import Run
 from trainer.server.server import StatusServer
-from trainer.watch import SHOW_CURSOR, RunFailedError, Watch, interruptible, listening
+from trainer.watch import SHOW_CURSOR, STOP_SIGNALS, RunFailedError, Watch, interruptible, listening
 
 SILENT = WatchConfig(port=-1, console="off")
 
@@ -197,10 +197,10 @@ def test_an_end_from_outside_is_told_and_stays_what_it_is(run: Run, kind: type[B
 
 
 def handlers() -> list[Any]:
-    return [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    return [signal.getsignal(number) for number in STOP_SIGNALS]
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", STOP_SIGNALS, ids=lambda number: number.name)
 def test_the_first_signal_asks_to_stop_in_order(number: int, caplog: pytest.LogCaptureFixture) -> None:
     before = handlers()
     with interruptible() as control:
@@ -210,6 +210,18 @@ def test_the_first_signal_asks_to_stop_in_order(number: int, caplog: pytest.LogC
     assert handlers() == before
     (said,) = caplog.messages
     assert said.startswith("Stopping after the current step, or after loading.")
+
+
+def test_a_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Under nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with interruptible() as control:
+            signal.raise_signal(signal.SIGHUP)
+            assert not control.is_stopping()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
 
 
 def test_the_handlers_come_back_after_a_failure_too() -> None:
@@ -278,7 +290,7 @@ def test_it_answers_to_the_address_that_it_tells(run: Run, tmp_path: Path) -> No
     with listening(config) as server, Watch(run, config, server) as watch:
         port = str(server.address).rpartition(":")[2]
         codes = {
-            host: httpx.get(f"http://127.0.0.1:{port}/healthz", headers={"host": host}, trust_env=False).status_code
+            host: httpx.get(f"http://127.0.0.1:{port}/status", headers={"host": host}, trust_env=False).status_code
             for host in (f"0.0.0.0:{port}", "proxy", "10.0.0.1")
         }
         watch.finish("Done.")

@@ -17,6 +17,7 @@ from trainer.drafter.compatibility import check_fit
 from trainer.errors import ConfigError, require
 from trainer.evaluate.compare import TokenisedPrompt, read_prompts
 from trainer.evaluate.warnings import EvaluationSettings, evaluation_warnings
+from trainer.files import expand_home
 from trainer.formats.load import TrainedDrafter, load_trained
 from trainer.target.load import Target
 
@@ -60,6 +61,7 @@ class EvaluateOptions:
     """A file to write the JSON to; it must not exist yet."""
 
     def __post_init__(self) -> None:
+        expand_home(self, "checkpoint", "prompts", "target", "runs", "output")
         require(self.limit is None or self.limit >= 1, "limit", "at least 1", self.limit)
         require(self.max_new_tokens >= 2, "max_new_tokens", "at least 2", self.max_new_tokens)
         require(0 <= self.seed < 2**53, "seed", "from 0 to 2**53 - 1", self.seed)

@@ -23,7 +23,7 @@ from trainer.devices import choose_precision, precision_name
 from trainer.drafter.compatibility import check_fit
 from trainer.drafter.model import Drafter, choose_layer_ids, drafter_architecture
 from trainer.errors import ConfigError, flag_of, require
-from trainer.files import free_place, make_folder
+from trainer.files import expand_home, free_place, make_folder
 from trainer.formats import speculators, zlab
 from trainer.formats.load import PROVENANCE, TrainedDrafter, TrainingDetails, build_drafter, load_trained, provenance
 from trainer.formats.model_card import Exported, model_card
@@ -63,6 +63,7 @@ class ExportConfig:
     """With --dry-run: the drafter's shape, as in `train`."""
 
     def __post_init__(self) -> None:
+        expand_home(self, "output", "checkpoint", "target", "runs")
         require(bool(self.output), "output", "a folder to make", self.output)
         require(0 <= self.seed < 2**63, "seed", "from 0 to 2**63 - 1", self.seed)
         if self.dry_run:

@@ -27,7 +27,7 @@ from trainer.decoding.progress import AnswerProgress, print_line, show_progress
 from trainer.decoding.sampling import Sampling
 from trainer.devices import choose_precision, default_device, find_device, precision_name
 from trainer.errors import ConfigError, require
-from trainer.files import free_place
+from trainer.files import expand_home, free_place
 from trainer.prepare.answer_store import AnswerStore, open_store, working_folder
 from trainer.prepare.output import collect, write_prepared
 from trainer.prepare.summary import DropSummary, warn_of_few_held_out
@@ -76,6 +76,7 @@ class PrepareConfig:
     """Extra arguments for the target's chat template, such as `enable_thinking false`; train with the same."""
 
     def __post_init__(self) -> None:
+        expand_home(self, "target", "prompts", "output")
         require(self.limit is None or self.limit >= 1, "limit", "at least 1", self.limit)
         require(self.turns >= 0, "turns", "0 (all) or more", self.turns)
         require(self.max_new_tokens >= 2, "max_new_tokens", "at least 2", self.max_new_tokens)
