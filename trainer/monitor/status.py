@@ -5,6 +5,7 @@ Fields are only ever added. JSON has no NaN or infinity: such a number is writte
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Any, Protocol
 
 import orjson
@@ -154,28 +155,21 @@ class Watching(_Model):
 class Status(_Model):
     """The whole document. A line of `telemetry.jsonl` holds those fields of it that no other file of the record does."""
 
+    run: RunIdentity
+    state: Annotated[str, WithJsonSchema({"enum": list(RUN_STATES)})]
+    """Where the run is between its beginning and its end."""
+    phase: str | None
+    """What the run does, or last did, while it starts or finishes, as in "loading the target" or "measuring acceptance"."""
     step: Annotated[int, Field(ge=0)]
     """Optimizer steps since the run began, resumes included."""
     max_steps: int | None
     """The step at which the run ends, if its data does not end before."""
+    epoch: Figure | None
+    """Visits of the data, as a fraction: 1.5 is half-way through the second."""
     progress_ratio: float | None
     """Share of the run that is done, by steps or by visits of the data, whichever ends first."""
     eta_seconds: float | None
     """Time to the end of the run at the pace of the last 60 s."""
-    state: Annotated[str, WithJsonSchema({"enum": list(RUN_STATES)})]
-    """Where the run is between its beginning and its end."""
-    rates: Rates
-    stages: tuple[Stage, ...]
-    queues: tuple[Queue, ...]
-    devices: tuple[Device, ...]
-    process: Process
-    verdict: VerdictStatus
-
-    run: RunIdentity
-    phase: str | None
-    """What the run does, or last did, while it starts or finishes, as in "loading the target" or "measuring acceptance"."""
-    epoch: Figure | None
-    """Visits of the data, as a fraction: 1.5 is half-way through the second."""
     loss: Figure | None
     """Of the newest step, in `loss_unit`."""
     loss_unit: str | None
@@ -186,8 +180,14 @@ class Status(_Model):
     """Norm of the newest step's gradient, before clipping."""
     newest_step: Annotated[StepLine | None, WithJsonSchema({"type": ["object", "null"], "additionalProperties": True})]
     """Every number of the newest step, as in `steps.jsonl`."""
+    rates: Rates
     acceptance: Acceptance
+    stages: tuple[Stage, ...]
+    queues: tuple[Queue, ...]
+    verdict: VerdictStatus
+    devices: tuple[Device, ...]
     gpu_sampler: GpuSampler
+    process: Process
     checkpoint: CheckpointStatus
     last_error: str | None
     """The error that ended the run, in a sentence."""
@@ -242,7 +242,7 @@ def status_of(state: RunState, now: float, watch_seconds: float = 0.0) -> Status
         loss_unit=state.run.get("loss_unit"),
         learning_rate=line.learning_rate if line else None,
         grad_norm=line.grad_norm if line else None,
-        newest_step=line,
+        newest_step=replace(line, elapsed=round(state.newest.at - state.began_at, 4)) if state.newest and line else None,
         rates=tick.rates,
         acceptance=_acceptance(state),
         stages=tuple(Stage(**_rounded(share, Stage)) for share in tick.stages),
