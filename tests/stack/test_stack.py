@@ -299,7 +299,7 @@ def test_the_end_of_a_run_is_seen_and_it_is_not_trained_again(stack: Stack, prom
     eventually("the end of the container", lambda: stack.containers()["trainer"]["State"] == "exited", 60)
     assert stack.containers()["trainer"]["ExitCode"] == 0
     stack.compose("up", "--detach", "trainer")
-    eventually("the second end", lambda: "has reached its end" in stack.logs("trainer"), 30)
+    eventually("the second end", lambda: "Set NAME to start another" in stack.logs("trainer"), 30)
     assert stack.containers()["trainer"]["ExitCode"] == 0
 
 
