@@ -114,7 +114,8 @@ def _add_data(app: FastAPI) -> None:
 
     @app.get("/api/runs")
     def list_runs() -> Response:
-        return answer({"root": str(runs.root), "root_exists": runs.root.is_dir(), "runs": runs.list(), "outside": runs.outside()})
+        names = {"outside": runs.outside(), "misnamed": runs.misnamed()}
+        return answer({"root": str(runs.root), "root_exists": runs.root.is_dir(), "runs": runs.list(), **names})
 
     @app.get("/api/charts")
     def list_charts() -> Response:

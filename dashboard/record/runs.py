@@ -94,6 +94,11 @@ class Runs:
         """Names in the folder that lead out of it, as links do: those runs are not shown."""
         return sorted(folder.name for folder in self._folders() if RUN_ID.fullmatch(folder.name) and self._leads_out(folder))
 
+    def misnamed(self) -> list[str]:
+        """Names of folders that hold a record and are no run id, as copies and renamed folders are: those runs are not shown."""
+        odd = [folder for folder in self._folders() if not RUN_ID.fullmatch(folder.name) and not folder.name.startswith(".")]
+        return sorted(folder.name for folder in odd if any(size_of(folder / name) for name in (RUN, *FILES)))
+
     def _folders(self) -> list[Path]:
         try:
             return [*self.root.iterdir()]

@@ -20,10 +20,14 @@ export class Chooser {
 
   async refresh() {
     try {
-      const { root, runs, outside } = await getJson("/api/runs");
+      const { root, runs, outside, misnamed } = await getJson("/api/runs");
       const rows = runs.map((run) => row(run, run.id === this.current));
       if (!rows.length) rows.push(element("p", "", `No runs in ${root} yet.`));
-      this.show(...rows, ...outside.map((name) => element("p", "outside", `${name} is a link out of the folder and is not shown.`)));
+      const hidden = [
+        ...outside.map((name) => `${name} is a link out of the folder and is not shown.`),
+        ...misnamed.map((name) => `${name} is not shown: rename it, with letters, digits, ".", "_" and "-" only, 64 at most.`),
+      ];
+      this.show(...rows, ...hidden.map((sentence) => element("p", "outside", sentence)));
     } catch (error) {
       this.show(element("p", "", error.message));
     }

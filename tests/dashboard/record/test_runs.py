@@ -261,6 +261,17 @@ def test_watched_runs_are_never_forgotten_and_idle_ones_are(tmp_path):
     assert watched.viewers == 0
 
 
+def test_a_run_whose_folder_was_renamed_is_named(tmp_path):
+    for name in ("good", "my run", "good (copy)", "lauf-ä", "a+b", "x" * 65):
+        FakeRun(tmp_path / name).play(2)
+    (tmp_path / "no run").mkdir()
+    (tmp_path / "a file +").touch()
+    (tmp_path / ".hidden").mkdir()
+    runs = Runs(tmp_path)
+    assert [entry["id"] for entry in runs.list()] == ["good"]
+    assert runs.misnamed() == sorted(["my run", "good (copy)", "lauf-ä", "a+b", "x" * 65])
+
+
 @pytest.mark.parametrize("run_id", ["..", ".", "a/b", "", "a b", "a%2fb", "nobody", "outside"])
 def test_ids_that_lead_nowhere(tmp_path, run_id):
     root = tmp_path / "root"
