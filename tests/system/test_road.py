@@ -166,7 +166,7 @@ def test_metrics_and_status_say_what_the_record_says(folder: Path, learning: Pro
 
 
 def with_a_pace(text: str) -> str:
-    """The scrape, once it tells when the run will be done: after the first sampling tick that saw a step."""
+    """The scrape, once it tells when the run will be done: after the first telemetry tick that saw a step."""
     return text if "\ndraftscope_remaining_seconds " in text else ""
 
 

@@ -107,7 +107,7 @@ class Monitor:
     # The attempt's beginning and end.
 
     def begin(self, base: Counts = NOTHING_DONE) -> None:
-        """The attempt goes on from `base`; a new run from nothing."""
+        """The attempt starts from `base`, what earlier ones had done; a new run from nothing."""
         self.update(base=base)
         if self.record.attempt == 0:
             self.announce(logging.INFO, "started", "Started.")
@@ -117,7 +117,7 @@ class Monitor:
             self.announce(logging.INFO, "resumed", f"Resumed after step {base.step:,}.", **changed)
 
     def inherit(self, step: int, path: str | Path, size: int, time: float, evaluation: EvaluationLine | None) -> None:
-        """What earlier attempts left: the checkpoint, of Unix time `time`, that this one goes on from; the newest evaluation."""
+        """What earlier attempts left: the checkpoint, of Unix time `time`, that this one resumes from; the newest evaluation."""
         at = self.clock() - max(0.0, self.wall() - time)
         self.update(checkpoint=Checkpoint(step, str(path), at, time, size), evaluation=evaluation)
 

@@ -1,4 +1,4 @@
-"""How fast the run gets on: steps and their times in, rates over the last minute out."""
+"""How fast the run is: rates over the last minute, from the steps and their times."""
 
 from __future__ import annotations
 

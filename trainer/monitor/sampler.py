@@ -149,7 +149,7 @@ class Sampler:
         if self._thread.is_alive():
             self._thread.join(STOP_SECONDS)
         self._gpus.stop()
-        # The record ends with the last figures of the GPUs; whoever asks from now on is told that nobody reads them.
+        # The record keeps the last GPU figures; `/status` and `/metrics` say from now on that the GPUs are no longer sampled.
         if (newest := self._monitor.state.tick) is not None:
             self._monitor.take_tick(replace(newest, gpus=self._gpus.snapshot))
 

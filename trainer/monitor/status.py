@@ -97,7 +97,7 @@ class VerdictStatus(_Model):
     state: Annotated[str, WithJsonSchema({"enum": list(VERDICT_STATES)})]
     """The kind of answer."""
     stage: str | None
-    """The stage that it is about, if it is about one."""
+    """The stage that it names, if any."""
     sentence: str
     """The verdict in plain words, with the number that matters."""
     since: float
