@@ -16,7 +16,7 @@ from trainer.run.preflight import Plan, check
 from trainer.data.samples import Sample, Tokeniser, Visits
 from trainer.data.batches import TokenBatch, pack
 from trainer.target.features import FeatureBatch
-from trainer.drafter.learner import Learner
+from trainer.drafter.learner import Learner, StepResult
 from trainer.drafter.checkpoint import checkpoint_folder
 from trainer.monitor.control import Control
 from trainer.evaluate.online import Evaluator, NoEvaluator
@@ -66,22 +66,28 @@ def run_pipeline(plan: Plan, run: Run, watch: Watch, control: Control) -> str:
 
         for batch in stages.consume("drafter", features, give_up=control.is_stopping):
             if (outcome := learner.learn(batch)) is not None:
-                monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
+                report(outcome, monitor, evaluator)
                 checkpointer.save_if_due()
             if learner.is_done:
                 break
             if outcome is not None:
-                evaluator.measure_if_due(outcome, learner.drafter)
+                evaluator.measure_if_due(outcome.line.step, learner.drafter)
                 handle_requests(control, learner, checkpointer, stages)
             learner.raise_if_diverged()
         else:
             if not control.is_stopping():
                 if (outcome := learner.finish()) is not None:
-                    monitor.step(outcome.line, outcome.skipped, outcome.progress_ratio)
+                    report(outcome, monitor, evaluator)
                 monitor.use_up_data()
         stages.close()
         finish(learner, checkpointer, evaluator, monitor, control)
     return final_message(run, learner, interrupted=control.is_stopping() and not learner.is_done)
+
+
+def report(step: StepResult, monitor: Monitor, evaluator: Evaluator | NoEvaluator) -> None:
+    """Tell those who follow the steps."""
+    monitor.step(step.line, step.skipped, step.progress_ratio)
+    evaluator.note(step)
 
 
 def handle_requests(control: Control, learner: Learner, checkpointer: Checkpointer, stages: Stages) -> None:

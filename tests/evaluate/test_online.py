@@ -114,7 +114,7 @@ def test_what_it_measures_is_real_decoding_by_the_drafter_of_that_step(model: Pr
 def test_it_measures_when_it_is_due_and_the_last_step_once(model: PreTrainedModel, told: Told) -> None:
     with evaluator(model, told) as measuring:
         for step in range(1, 5):
-            measuring.measure_if_due(after(step), drafter())
+            measuring.measure_if_due(step, drafter())
             eventually(lambda step=step: len(told.done) == step // 2, within=60)
         measuring.measure_last(4, drafter(), never)
         assert [facts.step for facts in told.done] == [2, 4]
@@ -123,16 +123,17 @@ def test_it_measures_when_it_is_due_and_the_last_step_once(model: PreTrainedMode
     assert told.skipped == told.failed == []
 
 
-def test_the_training_estimate_is_of_the_steps_before_the_one_that_is_measured(model: PreTrainedModel, told: Told) -> None:
+def test_the_training_estimate_is_of_the_steps_up_to_the_one_that_is_measured(model: PreTrainedModel, told: Told) -> None:
     with evaluator(model, told, every=31, max_new_tokens=4) as measuring:
         for step in range(1, 11):
-            measuring.measure_if_due(after(step, 9.0), drafter())
+            measuring.note(after(step, 9.0))
         for step in range(11, 30):
-            measuring.measure_if_due(after(step, 2.0), drafter())
-        measuring.measure_if_due(after(29, math.nan), drafter())
-        measuring.measure_if_due(after(30, 50.0, "no_draft_tokens"), drafter())
-        measuring.measure_if_due(after(31, 2.0), drafter())
-        measuring.measure_if_due(after(32, 7.0), drafter())  # while it is measured
+            measuring.note(after(step, 2.0))
+        measuring.note(after(29, math.nan))
+        measuring.note(after(30, 50.0, "no_draft_tokens"))
+        measuring.note(after(31, 2.0))
+        measuring.measure_if_due(31, drafter())
+        measuring.note(after(32, 7.0))  # while it is measured
         eventually(lambda: len(told.done) == 1, within=60)
     assert told.done[0].training_estimated_length == 2.0
     assert ESTIMATES == 20
@@ -143,7 +144,7 @@ def test_training_goes_on_from_the_copy_and_does_not_change_what_is_measured(mod
     with evaluator(model, told) as measuring:
         measuring.measure_last(1, trained, never)
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(after(2), trained)
+        measuring.measure_if_due(2, trained)
         assert gate.reached.wait(60)
         with torch.no_grad():
             for weight in trained.parameters():
@@ -157,8 +158,8 @@ def test_training_goes_on_from_the_copy_and_does_not_change_what_is_measured(mod
 def test_one_that_is_due_while_another_runs_is_left_out(model: PreTrainedModel, told: Told) -> None:
     gate = Gate()
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(after(2), drafter())
-        measuring.measure_if_due(after(4), drafter())
+        measuring.measure_if_due(2, drafter())
+        measuring.measure_if_due(4, drafter())
         assert told.skipped == [4]
         gate.opened.set()
         eventually(lambda: len(told.done) == 1, within=60)
@@ -168,7 +169,7 @@ def test_leaving_gives_up_within_a_round_and_takes_the_taps_off(model: PreTraine
     before = hooks(model)
     with evaluator(model, told, max_new_tokens=3000) as measuring:
         assert hooks(model) == before + 2
-        measuring.measure_if_due(after(2), drafter())
+        measuring.measure_if_due(2, drafter())
         assert measuring._thread is not None
         assert measuring._thread.is_alive()
     assert not measuring._thread.is_alive()
@@ -204,7 +205,7 @@ def test_a_thread_that_hangs_is_left_behind(model: PreTrainedModel, told: Told, 
     monkeypatch.setattr("trainer.evaluate.online.JOIN_SECONDS", 0.05)
     gate = Gate()
     with evaluator(model, told, thread_start=gate) as measuring:
-        measuring.measure_if_due(after(2), drafter())
+        measuring.measure_if_due(2, drafter())
         assert gate.reached.wait(60)
     assert measuring._thread is not None
     assert measuring._thread.is_alive(), "nobody waited until it had given up by itself"
@@ -250,7 +251,7 @@ def with_tokens(token_T: torch.Tensor) -> Any:
 
 def test_nothing_to_measure() -> None:
     with NoEvaluator() as measuring:
-        measuring.measure_if_due(after(2), drafter())
+        measuring.measure_if_due(2, drafter())
         measuring.measure_last(2, drafter(), never)
 
 

@@ -252,6 +252,21 @@ def test_a_stall_before_the_first_step_leads_back_to_the_start(run: Watched) -> 
     assert run.state.state == "starting"
 
 
+def test_a_stall_that_ends_with_the_first_step_leads_on(run: Watched) -> None:
+    run.stall("target", 400.0, "The target is stalled.")
+    run.step(STEP)
+    run.recover()
+    assert run.state.state == "running"
+
+
+def test_after_a_pause_without_a_tick_the_verdict_is_that_of_before(run: Watched) -> None:
+    run.step(STEP)
+    run.take_tick(Tick(verdict=a_verdict()))
+    run.enter("paused")
+    run.enter("running", only_from="paused")
+    assert run.status()["verdict"]["state"] == "balanced"
+
+
 def test_threads_that_write_at_once_lose_nothing(run: Watched) -> None:
     def warn(name: str) -> None:
         for number in range(200):

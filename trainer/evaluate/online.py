@@ -92,11 +92,14 @@ class Evaluator:
             self._thread.join(JOIN_SECONDS)
         self._speculator.close()
 
-    def measure_if_due(self, result: StepResult, drafter: nn.Module) -> None:
-        """Begin to measure the drafter after a step, if it is due; skip it if the last measurement is still running."""
-        step, estimate = result.line.step, result.line.estimated_acceptance_length
+    def note(self, result: StepResult) -> None:
+        """Remember what training promised at a step; call it after each, before it is measured."""
+        estimate = result.line.estimated_acceptance_length
         if not result.skipped and math.isfinite(estimate):
             self._estimates.append(estimate)
+
+    def measure_if_due(self, step: int, drafter: nn.Module) -> None:
+        """Start to measure the drafter after `step` if that is due; if the last one is still being measured, skip this one."""
         if step % self._every:
             return
         if self._thread is not None and self._thread.is_alive():
@@ -195,6 +198,7 @@ class NoEvaluator:
 
     def __exit__(self, *_: object) -> None: ...
 
-    def measure_if_due(self, result: StepResult, drafter: nn.Module) -> None: ...
+    def note(self, result: StepResult) -> None: ...
+    def measure_if_due(self, step: int, drafter: nn.Module) -> None: ...
 
     def measure_last(self, step: int, drafter: nn.Module, give_up: Callable[[], bool]) -> None: ...

@@ -79,20 +79,24 @@ class Monitor:
             raise ValueError("the state of a run changes by enter(), which knows what may follow what")
         self._write(lambda state: state._replace(**changes))
 
-    def enter(self, state: str, *, only_from: str | None = None, **changes: Any) -> bool:
+    def enter(self, state: str, *, only_from: str | None = None, only_after_a_step: bool = False, **changes: Any) -> bool:
         """Go into `state`, with other fields changed as by `update`. Returns whether that happened.
 
-        Nothing happens where the run is in that state already, where TRANSITIONS does not allow it, or where the run is not in
-        `only_from`. Raises `ValueError` for what is none of RUN_STATES.
+        Nothing happens where the run is in that state already, where TRANSITIONS does not allow it, where the run is not in
+        `only_from`, or where this attempt has no step yet and `only_after_a_step` is set. Raises `ValueError` for what is none of
+        RUN_STATES.
         """
         if state not in RUN_STATES:
             raise ValueError(f"state must be one of {', '.join(RUN_STATES)}, got {state!r}")
 
         def change(before: RunState) -> RunState:
-            if not may_follow(before.state, state) or (only_from is not None and before.state != only_from):
+            elsewhere = only_from is not None and before.state != only_from
+            if elsewhere or not may_follow(before.state, state) or (only_after_a_step and before.newest is None):
                 return before
             ended_at = self.clock() if state in ENDS else None
             after = before._replace(state=state, ended_at=ended_at, **changes)
+            if before.state == "paused" and before.tick is not None:
+                after = after._replace(verdict=before.tick.verdict)  # that of before the pause, unless a tick fell into it
             return after._replace(verdict=self._judge(after)) if state in VERDICT_AT_ONCE else after
 
         before, after = self._write(change)
@@ -156,12 +160,14 @@ class Monitor:
         def change(state: RunState) -> RunState:
             first_loss = line.loss if state.first_loss is None and not skipped else state.first_loss
             return state._replace(
-                newest=newest, first_loss=first_loss, skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0
+                # The first step of all, in one change: a stall that ends at this moment must not lead back to the start.
+                state="running" if state.state == "starting" else state.state,
+                newest=newest,
+                first_loss=first_loss,
+                skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0,
             )
 
         state, _ = self._write(change)
-        if state.newest is None:
-            self.enter("running", only_from="starting")
         self.record.step(line, newest.at - state.began_at)
         self._observe_step_seconds(line.step_seconds)
         if skipped:
@@ -226,8 +232,8 @@ class Monitor:
 
     def recover(self) -> None:
         """Something moves again, if the run had stalled."""
-        if self.state.state == "stalled":
-            self.enter("running" if self.state.newest else "starting", only_from="stalled")
+        if not self.enter("running", only_from="stalled", only_after_a_step=True):
+            self.enter("starting", only_from="stalled")
 
     # What people are told.
 
