@@ -212,6 +212,16 @@ def test_the_first_signal_asks_to_stop_in_order(number: int, caplog: pytest.LogC
     assert said.startswith("Stopping after the current step, or after loading.")
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGXCPU, signal.SIGUSR1], ids=lambda number: number.name)
+def test_signals_that_repeat_by_themselves_cost_no_checkpoint(number: signal.Signals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "_exit", lambda code: pytest.fail("ended at once"))
+    with interruptible() as control:
+        for _ in range(3):
+            signal.raise_signal(number)
+        signal.raise_signal(signal.SIGTERM)  # as Slurm sends after its warning
+        assert control.is_stopping()
+
+
 def test_a_hang_up_that_is_ignored_stays_so(monkeypatch: pytest.MonkeyPatch) -> None:
     """Under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
