@@ -202,7 +202,7 @@ def listening(config: WatchConfig) -> Iterator[StatusServer]:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[Control]:
-    """A control that STOP_SIGNALS stop; a second SIGINT or SIGTERM ends the process at once. Only the main thread handles signals."""
+    """A control that STOP_SIGNALS stop; a second SIGINT or SIGTERM ends the process at once. Main thread only."""
     control = Control()
     if threading.current_thread() is not threading.main_thread():
         yield control
@@ -211,11 +211,9 @@ def interruptible() -> Iterator[Control]:
 
     def handle(number: int, _: FrameType | None) -> None:
         nonlocal signals
-        # The others come in twos and more by themselves: a hang-up from shell and kernel, SIGXCPU for each second past its limit.
-        signals += number in (
-            signal.SIGINT,
-            signal.SIGTERM,
-        )  # not `is_stopping`: after a stop over HTTP the first signal must not cost the last checkpoint
+        # The others repeat by themselves: a hang-up comes from shell and kernel, SIGXCPU for each second past its limit. Not
+        # `is_stopping`: after a stop over HTTP the first signal must not cost the last checkpoint.
+        signals += number in (signal.SIGINT, signal.SIGTERM)
         if signals > 1:
             if sys.stdout.isatty():
                 os.write(1, SHOW_CURSOR)
