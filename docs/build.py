@@ -36,14 +36,14 @@ def _folder(folder: str) -> Iterator[str]:
     yield f"### `{folder}/`\n"
     package = ROOT / folder / "__init__.py"
     if package.exists():
-        yield f"{_first_sentence(package)}\n"
+        yield f"{_first_paragraph(package)}\n"
     yield "| file | job |\n| --- | --- |"
-    yield from (f"| [`{path.name}`](../{folder}/{path.name}) | {_first_sentence(path)} |" for path in paths)
+    yield from (f"| [`{path.name}`](../{folder}/{path.name}) | {_first_paragraph(path)} |" for path in paths)
     yield ""
 
 
-def _first_sentence(path: Path) -> str:
-    """The first line of a module's docstring, or its first paragraph where that takes several."""
+def _first_paragraph(path: Path) -> str:
+    """The first paragraph of a module's docstring, on one line."""
     text = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
     return " ".join(text.partition("\n\n")[0].split()).replace("|", "\\|")
 
@@ -77,12 +77,13 @@ def main(words: list[str]) -> int:
     if words not in ([], ["--check"]):
         print(f"docs.build: unknown argument {words[0]}; use --check or nothing", file=sys.stderr)
         return 2
-    stale = [name for name in PARTS if page(name) != (DOCS / name).read_text(encoding="utf-8")]
+    made = {name: page(name) for name in PARTS}
+    stale = [name for name in PARTS if made[name] != (DOCS / name).read_text(encoding="utf-8")]
     for name in stale:
         if words:
             print(f"docs/{name} differs from the code: run `make format`.", file=sys.stderr)
         else:
-            (DOCS / name).write_text(page(name), encoding="utf-8")
+            (DOCS / name).write_text(made[name], encoding="utf-8")
     return 1 if words and stale else 0
 
 

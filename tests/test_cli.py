@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support.sources import ROOT
 from trainer.__main__ import main
 from trainer.cli import flags, parse, read_train_config
 from trainer.config import (
@@ -216,18 +212,9 @@ def test_home_is_meant_by_a_tilde_in_every_path(tmp_path: Path, monkeypatch: pyt
     assert given == [str(tmp_path / name) for name in "tpocptrooctr"]
 
 
-def test_a_closed_stdout_costs_nothing() -> None:
-    """As under some supervisors: nothing can be printed, and nothing fails."""
-    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "trainer", "--help"]
-    ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert (ended.returncode, ended.stderr) == (0, "")
-
-
-def test_a_terminal_that_lacks_a_character_shows_another() -> None:
-    program = "from trainer.__main__ import prepare_streams; prepare_streams(); print('1 → 2')"
-    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
-    ended = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, env=environment)
-    assert (ended.returncode, ended.stdout) == (0, "1 ? 2\n")
+def test_a_home_that_nobody_has_is_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--config", "~nobody-of-this-name/run.toml"]) == 2
+    assert "--config ~nobody-of-this-name/run.toml cannot be read" in capsys.readouterr().err
 
 
 def test_flags_win_wherever_they_stand(toml: Callable[[str], list[str]]) -> None:

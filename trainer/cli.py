@@ -16,6 +16,7 @@ import tyro
 
 from trainer.config import TrainConfig
 from trainer.errors import ConfigError
+from trainer.files import expanded
 from trainer.run.lookup import config_of, find_run
 
 C = TypeVar("C")
@@ -31,12 +32,12 @@ def read_train_config(arguments: list[str]) -> TrainConfig:
     early.add_argument("--resume")
     early.add_argument("--runs")
     known, _ = early.parse_known_args(arguments)
-    toml = read_toml(Path(known.config).expanduser()) if known.config else {}
+    toml = read_toml(Path(expanded(known.config))) if known.config else {}
     before = []
     if known.resume:
         # A resumed run continues from its own checkpoint, not from the drafter that it once started from.
         toml = {name: value for name, value in toml.items() if name not in ("warm_start", "from")}
-        runs = Path(known.runs or toml.get("runs", "runs")).expanduser()
+        runs = Path(expanded(known.runs or toml.get("runs", "runs")))
         config = config_of(find_run(known.resume, runs))
         before += flags({name: value for name, value in config.items() if name not in _PER_ATTEMPT})
     before += flags(toml)

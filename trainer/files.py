@@ -16,18 +16,24 @@ from typing import Literal
 from trainer.errors import ConfigError
 
 
+def expanded(path: str) -> str:
+    """`path` with the home folder for a leading `~`; unchanged where nobody is of that name, so that it is said not to exist."""
+    try:
+        return str(Path(path).expanduser()) if path.startswith("~") else path
+    except RuntimeError:
+        return path
+
+
 def expand_home(config: object, *fields: str) -> None:
     """Replace a leading `~` in these fields of a frozen dataclass by the home folder: no shell does it in a file, or after `=`."""
     for field in fields:
-        value = getattr(config, field)
-        if isinstance(value, str) and value.startswith("~"):
-            with contextlib.suppress(RuntimeError):  # nobody of that name, or no home: the path is then said not to exist
-                object.__setattr__(config, field, str(Path(value).expanduser()))
+        if isinstance(value := getattr(config, field), str):
+            object.__setattr__(config, field, expanded(value))
 
 
 def free_place(output: str, kind: Literal["file", "folder"]) -> Path:
     """Where `--output` is to be made. Raises `ConfigError` where something exists there already."""
-    place = Path(output).expanduser()
+    place = Path(expanded(output))
     if place.exists() or place.is_symlink():
         raise ConfigError(f"output {output!r} exists already: name a {kind} that does not, or remove it")
     return place

@@ -61,6 +61,12 @@ def test_the_loss_starts_at_the_first_finite_one():
     assert loss_start(a_status()) == LossStart(1240, 3.4123)
 
 
+def test_a_loss_that_is_none_has_no_share() -> None:
+    text = shown(a_status(loss="NaN"), start=LossStart(3, 7.8123))
+    assert "NaN  from 7.8123 at step 3" in text
+    assert "nan %" not in text
+
+
 def test_the_plain_line():
     assert plain_line(a_status()) == (
         "running · step 1,240 of 5,000 (25 %) · loss 3.4123 · acceptance 2.31 tokens per round, estimated · "

@@ -218,6 +218,21 @@ def test_a_run_without_a_checkpoint_cannot_be_resumed(plan: Plan, runs: Path) ->
     assert is_free(folder)
 
 
+def test_a_target_that_was_recorded_as_it_was_written_is_the_same(plan: Plan, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As runs of 0.1 did, where a config file names it below `~`."""
+    home = "/somewhere"
+    monkeypatch.setenv("HOME", home)
+    now = configured(plan, runs, resume="one")
+    folder = make(plan, runs)
+    monkeypatch.setattr(Plan, "identity", lambda _: {"target": f"{home}/model"})
+    save(folder, plan, 5, identity={"target": "~/model"})
+    with open_run(now.config, now, []) as run:
+        assert run.start.step == 5
+    save(folder, plan, 6, identity={"target": "~/another"})
+    with pytest.raises(ConfigError, match="target is '/somewhere/model'"), open_run(now.config, now, []):
+        pass
+
+
 def test_a_resume_that_changes_the_run_is_refused_with_both_values(plan: Plan, runs: Path) -> None:
     save(make(plan, runs), replace(plan, layer_ids=(1, 2)), 5)
     now = configured(plan, runs, resume="one")

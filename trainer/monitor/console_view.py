@@ -104,7 +104,7 @@ def _figures(status: Status, start: LossStart | None) -> Iterable[tuple[str, Tex
     text = Text(number(loss, ".4f"), style="bold")
     if start is not None and start.step != status.step:
         text.append(f"  from {start.loss:.4f} at step {steps(start.step)}", "not bold")
-        if loss is not None and start.loss > 0:
+        if loss is not None and math.isfinite(loss) and start.loss > 0:
             text.append(f" ({100 * (loss / start.loss - 1):+.0f} %)".replace("-", "−"), "not bold")
     yield "loss", text
     yield "acceptance", Text(acceptance_length(status.acceptance))

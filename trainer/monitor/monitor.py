@@ -79,28 +79,29 @@ class Monitor:
             raise ValueError("the state of a run changes by enter(), which knows what may follow what")
         self._write(lambda state: state._replace(**changes))
 
-    def enter(self, state: str, *, only_from: str | None = None, only_after_a_step: bool = False, **changes: Any) -> bool:
+    def enter(self, state: str, *, only_from: str | None = None, **changes: Any) -> bool:
         """Go into `state`, with other fields changed as by `update`. Returns whether that happened.
 
-        Nothing happens where the run is in that state already, where TRANSITIONS does not allow it, where the run is not in
-        `only_from`, or where this attempt has no step yet and `only_after_a_step` is set. Raises `ValueError` for what is none of
-        RUN_STATES.
+        Nothing happens where the run is in that state already, where TRANSITIONS does not allow it, or where the run is not in
+        `only_from`. Raises `ValueError` for what is none of RUN_STATES.
         """
         if state not in RUN_STATES:
             raise ValueError(f"state must be one of {', '.join(RUN_STATES)}, got {state!r}")
 
         def change(before: RunState) -> RunState:
-            elsewhere = only_from is not None and before.state != only_from
-            if elsewhere or not may_follow(before.state, state) or (only_after_a_step and before.newest is None):
-                return before
-            ended_at = self.clock() if state in ENDS else None
-            after = before._replace(state=state, ended_at=ended_at, **changes)
-            if before.state == "paused" and before.tick is not None:
-                after = after._replace(verdict=before.tick.verdict)  # that of before the pause, unless a tick fell into it
-            return after._replace(verdict=self._judge(after)) if state in VERDICT_AT_ONCE else after
+            return before if only_from not in (None, before.state) else self._moved(before, state, **changes)
 
         before, after = self._write(change)
         return after is not before
+
+    def _moved(self, before: RunState, state: str, **changes: Any) -> RunState:
+        """What `before` is once the run is in `state`; unchanged where TRANSITIONS does not allow that."""
+        if not may_follow(before.state, state):
+            return before
+        after = before._replace(state=state, ended_at=self.clock() if state in ENDS else None, **changes)
+        if before.state == "paused" and before.tick is not None:
+            after = after._replace(verdict=before.tick.verdict)  # that of before the pause, unless a tick fell into it
+        return after._replace(verdict=self._judge(after)) if state in VERDICT_AT_ONCE else after
 
     def _judge(self, state: RunState) -> Verdict:
         """The verdict of a state that is one in itself."""
@@ -159,13 +160,11 @@ class Monitor:
 
         def change(state: RunState) -> RunState:
             first_loss = line.loss if state.first_loss is None and not skipped else state.first_loss
-            return state._replace(
-                # The first step of all, in one change: a stall that ends at this moment must not lead back to the start.
-                state="running" if state.state == "starting" else state.state,
-                newest=newest,
-                first_loss=first_loss,
-                skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0,
+            after = state._replace(
+                newest=newest, first_loss=first_loss, skipped_in_a_row=state.skipped_in_a_row + 1 if skipped else 0
             )
+            # In the same change: a stall that ends at this moment must not lead back to the start.
+            return self._moved(after, "running") if state.state == "starting" else after
 
         state, _ = self._write(change)
         self.record.step(line, newest.at - state.began_at)
@@ -232,8 +231,11 @@ class Monitor:
 
     def recover(self) -> None:
         """Something moves again, if the run had stalled."""
-        if not self.enter("running", only_from="stalled", only_after_a_step=True):
-            self.enter("starting", only_from="stalled")
+
+        def change(state: RunState) -> RunState:
+            return self._moved(state, "running" if state.newest else "starting") if state.state == "stalled" else state
+
+        self._write(change)
 
     # What people are told.
 

@@ -17,7 +17,7 @@ from trainer.config import TrainConfig
 from trainer.devices import precision_name
 from trainer.drafter.checkpoint import START, TrainState, newest_checkpoint
 from trainer.errors import ConfigError
-from trainer.files import lock
+from trainer.files import expanded, lock
 from trainer.record.environment import git_commit, versions
 from trainer.record.format import LOSS_UNITS
 from trainer.record.reader import next_attempt
@@ -99,7 +99,8 @@ def _resume(folder: Path, plan: Plan, command: list[str], warnings: list[str]) -
         raise ConfigError(f"run {folder.name!r} has no whole checkpoint to continue from; start it again under another --name")
     for name, now in plan.identity().items():
         before = checkpoint.metadata.get("identity", {}).get(name)
-        if before != now:
+        # Up to 0.1 a target was recorded as it was written.
+        if before != now and not (isinstance(before, str) and expanded(before) == now):
             raise ConfigError(
                 f"{name} is {now!r}, but run {folder.name!r} was trained with {before!r}: a resumed run cannot change it"
             )
